@@ -21,6 +21,9 @@ pub use queue::{erlang_b, erlang_c};
 
 /// How often each point of a curve is learned: as often as a running engine has seen it.
 const LESSONS: usize = 40;
+/// The largest deviation in lessons: more of it would bias the times that are learned, which the curve has as an engine learned
+/// them.
+const MOST_NOISE: f64 = 0.15;
 /// Prompt tokens of a lesson about prompts.
 const LESSON_TOKENS: usize = 100;
 /// Streams of one machine that are looked at, at most.
@@ -130,8 +133,9 @@ impl Curve {
     fn learned(&self) -> CostModel {
         let mut costs = CostModel::default();
         let duration = |seconds: f64| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default();
+        let deviation = self.deviation.min(MOST_NOISE);
         for lesson in 0..LESSONS {
-            let noise = if lesson % 2 == 0 { 1.0 + self.deviation } else { 1.0 - self.deviation };
+            let noise = if lesson % 2 == 0 { 1.0 + deviation } else { 1.0 - deviation };
             for &(streams, seconds) in &self.steps {
                 costs.observe(times(self.rate.step, streams), duration(seconds * noise));
             }

@@ -30,8 +30,7 @@ pub(super) fn page(plan: &Plan<'_>) -> String {
     for kind in &plan.machines {
         let Kind { machine, device, precision, threads, measured_at, version, limit, .. } = kind;
         text.push_str(&format!(
-            "{machine}: {device}, {precision}, {threads} threads, izwi {version}, measured {measured_at}; streams are limited by \
-             {limit}\n"
+            "{machine}: {device}, {precision}, {threads} threads, izwi {version}, measured {measured_at}\n  limit: {limit}\n"
         ));
     }
     text.push_str(
@@ -67,7 +66,14 @@ fn assumptions(assumptions: &Assumptions) -> String {
             format!("within {first_audio_s} s; {} wait for another stream to end", percent(*waiting)),
         ],
         ["refused".to_owned(), format!("at most {}", percent(*refused))],
-        ["headroom".to_owned(), format!("{} of the streams, and {spare} spare machines", percent(*headroom))],
+        [
+            "headroom".to_owned(),
+            format!(
+                "{} of the streams, and {spare} spare machine{}",
+                percent(*headroom),
+                if *spare == 1 { "" } else { "s" }
+            ),
+        ],
         ["besides".to_owned(), "no other work on these machines; every listener plays at once".to_owned()],
     ])
 }
