@@ -244,7 +244,12 @@ fn read(args: &Args, resolved: &Resolved) -> Result<Vec<CurveFile>> {
 
 /// Measures this machine.
 fn measure(args: &Args, resolved: &Resolved) -> Result<CurveFile> {
-    let config = EngineCoreConfig { random_weights: args.random_weights, ..engine::local_config(resolved) };
+    // One device: engines on others are further machines of the plan.
+    let config = EngineCoreConfig {
+        random_weights: args.random_weights,
+        devices: Vec::new(),
+        ..engine::local_config(resolved)
+    };
     let name = config.model.clone();
     if resolved.settings.remote(&name).is_some() {
         let help = "run `izwi plan --save FILE` on its server, and give the file to --curve";
