@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::tally::Tally;
 
 /// Audio that a reader in real time keeps ahead of its player.
-const AHEAD: Duration = Duration::from_millis(500);
+pub(crate) const AHEAD: Duration = Duration::from_millis(500);
 /// How long a client that stopped reading stays.
 const STOPPED: Duration = Duration::from_secs(60);
 /// How often a refused client asks to find the true time at which it would be accepted.
@@ -81,17 +81,18 @@ impl World {
 }
 
 /// A text of random letters, so that prompts share no prefix.
-fn text(seed: u64, chars: usize) -> String {
+pub(crate) fn text(seed: u64, chars: usize) -> String {
     let mut random = Random::new(seed, 5);
     (0..chars).map(|_| char::from(b'a' + (random.next() % 26) as u8)).collect()
 }
 
-fn params(seed: u64) -> GenerationParams {
+/// Parameters with a seed.
+pub(crate) fn params(seed: u64) -> GenerationParams {
     GenerationParams { seed: Some(seed), ..GenerationParams::default() }
 }
 
 /// The time that a refusal tells; `None` for other errors.
-fn told(error: &EngineError) -> Option<Duration> {
+pub(crate) fn told(error: &EngineError) -> Option<Duration> {
     match error {
         EngineError::Saturated { retry_after } | EngineError::Overloaded { retry_after, .. } => {
             Some(*retry_after)
@@ -231,19 +232,22 @@ impl Client {
 
 /// Playback of one stream.
 #[derive(Debug)]
-struct Player {
+pub(crate) struct Player {
     /// Playback of the first sample, moved by every gap; `None` before the first audio.
-    started_at: Option<Instant>,
-    received: Duration,
+    pub(crate) started_at: Option<Instant>,
+    /// Audio that has arrived.
+    pub(crate) received: Duration,
     /// What the first chunk told, which may have text alone.
     prediction: Option<Prediction>,
     /// Whether it waits for the announced time before playback.
     waits: bool,
     prebuffer: Duration,
-    underrun: Duration,
+    /// Silence between chunks.
+    pub(crate) underrun: Duration,
     /// Audio before the first gap.
     in_time: Duration,
-    first_audio: Option<Duration>,
+    /// From asking to the first audio.
+    pub(crate) first_audio: Option<Duration>,
     /// Whether its reader keeps up so far.
     counts: bool,
 }
@@ -265,12 +269,13 @@ impl Default for Player {
 }
 
 impl Player {
-    fn received_s(&self) -> f64 {
+    /// Seconds of audio that have arrived.
+    pub(crate) fn received_s(&self) -> f64 {
         self.received.as_secs_f64()
     }
 
     /// Waits until less than `ahead` of audio, and the announced silence, is ahead of playback.
-    async fn wait(&self, ahead: Duration) {
+    pub(crate) async fn wait(&self, ahead: Duration) {
         if let Some(at) =
             self.started_at.and_then(|at| (at + self.received).checked_sub(ahead + self.prebuffer))
         {
@@ -278,7 +283,8 @@ impl Player {
         }
     }
 
-    fn take(&mut self, chunk: &StreamingOutput, asked_at: Instant) {
+    /// Takes a chunk that arrives now.
+    pub(crate) fn take(&mut self, chunk: &StreamingOutput, asked_at: Instant) {
         self.prediction = self.prediction.or(chunk.prediction);
         if chunk.samples.is_empty() {
             return;

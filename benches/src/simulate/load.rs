@@ -8,7 +8,7 @@ use crate::machines::CHARS_PER_S;
 use crate::random::Random;
 
 /// Shortest and longest text of a live stream, in characters.
-const TEXT: (f64, f64) = (45.0, 300.0);
+pub(crate) const TEXT: (f64, f64) = (45.0, 300.0);
 /// Clients of a burst.
 const BURST: (f64, f64) = (4.0, 12.0);
 /// Seconds of a day: long against a stream, short against a run.

@@ -252,7 +252,8 @@ fn frames(text: &str, seed: u64) -> usize {
     ((text.len() as f64 / CHARS_PER_S / FRAME_S * spread) as usize).max(1)
 }
 
-fn model(curve: &CostCurve, seed: u64) -> SimulatedModel {
+/// A TTS model with this curve.
+pub(crate) fn model(curve: &CostCurve, seed: u64) -> SimulatedModel {
     SimulatedModel {
         sample_rate: RATE_HZ,
         samples_per_token: (f64::from(RATE_HZ) * FRAME_S) as usize,

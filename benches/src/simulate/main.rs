@@ -4,6 +4,7 @@
 //! what the promises of `docs/performance.md` say. The same seed gives the same result.
 
 mod client;
+mod fleet;
 mod load;
 mod machines;
 mod random;
@@ -12,11 +13,14 @@ mod run;
 mod tally;
 
 use anyhow::Result;
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Simulates live streams, bulk work, ASR and chat on shared devices.
 #[derive(Debug, Clone, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Seed of arrivals, texts, readers and noise.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -40,6 +44,12 @@ struct Args {
     json: bool,
 }
 
+/// Other simulations.
+#[derive(Debug, Clone, Subcommand)]
+enum Command {
+    Fleet(fleet::FleetArgs),
+}
+
 /// Clients of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mix {
@@ -52,6 +62,15 @@ enum Mix {
 #[allow(clippy::print_stdout, reason = "the result of this program")]
 fn main() -> Result<()> {
     let args = Args::parse();
+    if let Some(Command::Fleet(args)) = &args.command {
+        let report = fleet::simulate(args)?;
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        } else {
+            print!("{}", report.table());
+        }
+        return Ok(());
+    }
     let report = run::simulate(&args)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

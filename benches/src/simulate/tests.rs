@@ -6,7 +6,16 @@ use super::*;
 
 fn args(minutes: f64, seed: u64) -> Args {
     let machines = vec!["2 cores".to_owned()];
-    Args { seed, minutes, load: vec![0.5, 4.0], mix: Mix::Mixed, machines, noise: 0.3, json: false }
+    Args {
+        command: None,
+        seed,
+        minutes,
+        load: vec![0.5, 4.0],
+        mix: Mix::Mixed,
+        machines,
+        noise: 0.3,
+        json: false,
+    }
 }
 
 #[test]

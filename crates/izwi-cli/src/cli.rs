@@ -11,14 +11,14 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHi
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, pull, rm, say, serve,
-    service, status, transcribe, voices,
+    bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm, say,
+    serve, service, status, transcribe, voices,
 };
 use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 11] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 12] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("dictate", Chosen::Sections(&[Section::Engine])),
@@ -28,6 +28,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 11] = [
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
     ("bench", Chosen::Sections(&[Section::Engine])),
+    ("plan", Chosen::Sections(&[Section::Engine])),
     ("doctor", Chosen::Sections(&[Section::Engine, Section::Server])),
     ("config show", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
 ];
@@ -70,6 +71,7 @@ enum Command {
     Config(config::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
+    Plan(plan::Args),
     Completions(completions::Args),
     Docs(docs::Args),
     Man(man::Args),
@@ -118,6 +120,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Config(args) => config::run(&args, config.as_deref(), settings),
         Command::Doctor(args) => doctor::run(&args, settings()),
         Command::Bench(args) => bench::run(&args, &settings()?),
+        Command::Plan(args) => plan::run(&args, &settings()?),
         Command::Completions(args) => completions::run(&args, definition()),
         Command::Docs(args) => docs::run(&args, definition()),
         Command::Man(args) => man::run(&args, definition()),

@@ -25,6 +25,14 @@ pub(crate) fn processor() -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
+/// Peak memory of the process in bytes, if the system reports it.
+pub(crate) fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
 /// Default of the memory budget of all loaded models in MiB: a share of the memory of the machine, of its cgroup, or of the
 /// address space that is left of a limit (`ulimit -v`), whichever is least, so that the process and its requests keep some. 0
 /// if unknown.

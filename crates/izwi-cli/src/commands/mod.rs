@@ -11,6 +11,7 @@ pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod open;
+pub(crate) mod plan;
 pub(crate) mod pull;
 pub(crate) mod rm;
 pub(crate) mod say;

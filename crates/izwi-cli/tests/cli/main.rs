@@ -13,6 +13,7 @@ mod formats;
 mod hostile;
 #[cfg(unix)]
 mod hub;
+mod plan;
 mod remote;
 #[cfg(target_os = "linux")]
 mod replicas;

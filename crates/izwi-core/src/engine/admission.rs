@@ -253,7 +253,7 @@ impl Situation<'_> {
     }
 
     /// Seconds in which each of `streams` streams has a step.
-    fn step_s(&self, streams: usize) -> f64 {
+    pub(super) fn step_s(&self, streams: usize) -> f64 {
         let (rounds, rest) = (streams / self.batch.max(1), streams % self.batch.max(1));
         let rest_s = if rest > 0 { self.batch_s(rest) } else { 0.0 };
         if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }

@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod arbiter;
 pub mod blocks;
+pub mod capacity;
 pub mod config;
 mod conversation;
 mod core;
@@ -56,8 +57,10 @@ pub use types::{
     SequenceId, StreamingOutput,
 };
 
+use self::admission::StreamRate;
 use self::arbiter::{Member, TurnRequest};
 use self::core::{AbortCause, Admission, Command, Refused};
+use self::cost::CostModel;
 use output::Delivery;
 use recordings::KeptRecordings;
 
@@ -285,6 +288,14 @@ impl Engine {
     /// The engine has stopped.
     pub async fn try_metrics(&self) -> Result<MetricsSnapshot> {
         self.ask(Command::Metrics).await
+    }
+
+    /// What the engine has learned: the time of its steps, and the work and audio of a step of one stream.
+    ///
+    /// # Errors
+    /// The engine has stopped.
+    pub async fn learned(&self) -> Result<(CostModel, StreamRate)> {
+        self.ask(Command::Learned).await
     }
 
     /// Statistics over the last 1,000 requests, and totals; zeros after the engine stopped.

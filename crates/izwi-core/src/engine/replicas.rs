@@ -298,6 +298,11 @@ impl ReplicaRouter {
                 let stepped = self.ask_all(Command::Step);
                 tokio::spawn(async move { reply.send(whole(stepped.await).map(|outputs| outputs.concat())) });
             }
+            // Each replica learns its own device; the first one answers for the model.
+            Command::Learned(reply) => {
+                let learned = self.ask_all(Command::Learned);
+                tokio::spawn(async move { learned.await.into_iter().next().map(|first| reply.send(first)) });
+            }
             Command::CheckInvariants(reply) => {
                 let checked = self.ask_all(Command::CheckInvariants);
                 tokio::spawn(async move { reply.send(checked.await.into_iter().collect()) });

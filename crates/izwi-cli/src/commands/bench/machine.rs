@@ -50,11 +50,3 @@ pub(super) fn reset_peak_memory() {
     // Without the file the peak includes earlier models.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
-
-/// Peak memory of the process in bytes, if the system reports it.
-pub(super) fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(kibibytes * 1024)
-}

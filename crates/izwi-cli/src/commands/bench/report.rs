@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::{Round, Utterance};
 use super::gpu_terms::GpuTerms;
-use super::machine::{Machine, peak_memory};
+use super::machine::Machine;
+use crate::machine::peak_memory;
 use crate::output;
 
 /// The output of `--json`.

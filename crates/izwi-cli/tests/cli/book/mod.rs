@@ -62,6 +62,7 @@ pages! {
     openai: "docs/openai.md" => ["Hello"];
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
+    planning: "docs/planning.md" => ["10000 listeners of hibari", "SESSIONS", "large"];
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     replicas_page: "docs/replicas.md" => ["x-izwi-instance: izwi-0"];
     realtime: "docs/realtime.md" => ["my fellow Americans"];

@@ -7,7 +7,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
+use crate::engine::admission::StreamRate;
 use crate::engine::arbiter::EngineLoad;
+use crate::engine::cost::CostModel;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::metrics::MetricsSnapshot;
 use crate::engine::output::Delivery;
@@ -52,6 +54,8 @@ pub(in crate::engine) enum Command {
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
+    /// What the engine has learned about the time and the audio of steps.
+    Learned(oneshot::Sender<(CostModel, StreamRate)>),
     CheckInvariants(oneshot::Sender<std::result::Result<(), String>>),
     Start,
     Resume,
@@ -65,9 +69,11 @@ impl Command {
     /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
-            Self::PlaybackAck(..) | Self::Metrics(_) | Self::TakeOutput(..) | Self::CheckInvariants(_) => {
-                false
-            }
+            Self::PlaybackAck(..)
+            | Self::Metrics(_)
+            | Self::Learned(_)
+            | Self::TakeOutput(..)
+            | Self::CheckInvariants(_) => false,
             // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
             Self::TextGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
@@ -153,6 +159,9 @@ impl EngineCore {
             }
             Command::Metrics(reply) => {
                 let _ = reply.send(self.metrics.snapshot());
+            }
+            Command::Learned(reply) => {
+                let _ = reply.send((self.scheduler.costs().clone(), self.live.rate()));
             }
             Command::CheckInvariants(reply) => {
                 let _ = reply.send(self.kv.check_invariants());

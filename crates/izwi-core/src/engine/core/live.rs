@@ -74,7 +74,7 @@ pub(super) struct LiveStreams {
 
 impl LiveStreams {
     /// Work and audio of a step of one stream.
-    fn rate(&self) -> StreamRate {
+    pub(super) fn rate(&self) -> StreamRate {
         if self.unit_tokens > 0.0 {
             let step = StepShape { prefill_tokens: self.unit_tokens.ceil() as usize, ..StepShape::default() };
             return StreamRate { step, audio_s: self.token_s * self.unit_tokens };

@@ -165,6 +165,8 @@ impl RemoteCore {
             }
             Command::Metrics(reply) => drop(reply.send(self.metrics.snapshot())),
             // There are no blocks.
+            // Nothing is known about the steps of another server.
+            Command::Learned(reply) => drop(reply),
             Command::CheckInvariants(reply) => drop(reply.send(Ok(()))),
             // A remote model has nothing to start, and takes no text while it speaks.
             Command::Start | Command::TextGrew(_) => {}
