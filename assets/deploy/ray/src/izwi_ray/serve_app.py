@@ -1,10 +1,12 @@
 """The Serve application: each replica owns an Izwi process and passes requests on to it."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
+import requests
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve import Application
@@ -14,6 +16,7 @@ from izwi_ray.autoscaling import load_of_reports
 from izwi_ray.process import IzwiError, IzwiProcess
 from izwi_ray.proxy import Proxy, Receive, Scope, Send, _refuse
 
+_LOG = logging.getLogger("ray.serve")
 _MODEL_HEADER = b"serve_multiplexed_model_id"
 
 
@@ -47,15 +50,22 @@ class Settings(BaseModel):
 
 
 class _Model:
-    """A model that is loaded on this replica. Serve drops it when another one needs its place."""
+    """A model that is loaded on this replica. Serve calls `__del__` in a thread when another one needs its place."""
 
-    def __init__(self, replica: "Replica", model_id: str) -> None:
-        self._replica = replica
+    def __init__(self, process: IzwiProcess, model_id: str) -> None:
+        self._process: IzwiProcess | None = process
         self._id = model_id
 
-    async def __del__(self) -> None:
-        # A model that is in use or a default one stays: Izwi refuses, and its own memory budget decides.
-        await self._replica.ask("POST", f"/v1/models/{self._id}/unload")
+    def __del__(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.pid is None:
+            return
+        try:
+            # A model that is in use or a default one stays: Izwi refuses, and its own memory budget decides.
+            url = f"{process.url(5.0)}/v1/models/{self._id}/unload"
+            requests.post(url, headers=process.headers, timeout=30.0)
+        except (requests.RequestException, IzwiError) as error:
+            _LOG.warning("the model %s is not unloaded: %s", self._id, error)
 
 
 class _Refused(Exception):
@@ -87,7 +97,11 @@ class Replica:
         # With a key of the application, Izwi itself checks what the client sends.
         self._proxy = Proxy(self._url, {} if settings.api_key else self._process.headers)
         self._refused = 0.0
-        self._multiplexed = serve.multiplexed(self._load, max_num_models_per_replica=settings.models_per_replica)
+
+        async def load(model_id: str) -> _Model:
+            return await self._load(model_id)
+
+        self._multiplexed = serve.multiplexed(load, max_num_models_per_replica=settings.models_per_replica)
 
     def __serve_build_asgi_app__(self) -> Any:
         """What `serve.ingress` serves."""
@@ -140,7 +154,7 @@ class Replica:
         status, body = await self.ask("POST", f"/v1/models/{model_id}/load")
         if status >= 400:
             raise _Refused(status, body)
-        return _Model(self, model_id)
+        return _Model(self._process, model_id)
 
     async def _asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = [value.decode() for name, value in scope.get("headers", ()) if name.replace(b"-", b"_") == _MODEL_HEADER]
