@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from izwi_ray.process import IzwiError
 
@@ -78,7 +79,7 @@ class Proxy:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.Event()
-        work = asyncio.create_task(self._exchange(scope, _body(receive, gone), send))
+        work = asyncio.create_task(self._exchange(scope, _Body(receive, gone), send))
         leaving = asyncio.create_task(gone.wait())
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -117,7 +118,7 @@ class Proxy:
             if started:
                 # The status is sent: the body must not look complete.
                 raise
-            await _refuse(send, f"izwi did not answer: {error}")
+            await refuse(send, f"izwi did not answer: {error}")
         finally:
             if watch is not None:
                 watch.cancel()
@@ -220,10 +221,6 @@ class _Body:
         self._gone.set()
 
 
-def _body(receive: Receive, gone: asyncio.Event) -> _Body:
-    return _Body(receive, gone)
-
-
 def _target(scope: Scope) -> str:
     """Path and query as the client sent them, below the route of the application."""
     raw = scope.get("raw_path")
@@ -233,9 +230,7 @@ def _target(scope: Scope) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _encoded(url: str) -> Any:
-    from yarl import URL
-
+def _encoded(url: str) -> URL:
     return URL(url, encoded=True)
 
 
@@ -243,7 +238,8 @@ def _answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]
     return [(name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _OF_CONNECTION]
 
 
-async def _refuse(send: Send, message: str) -> None:
+async def refuse(send: Send, message: str) -> None:
+    """Answers with an error of the status 503."""
     error = {"message": message, "type": "server_error", "param": None, "code": "model_unavailable"}
     body = json.dumps({"error": error}).encode()
     headers = [(b"content-type", b"application/json"), (b"retry-after", b"2"), (b"content-length", str(len(body)).encode())]

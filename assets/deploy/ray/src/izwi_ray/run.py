@@ -1,5 +1,6 @@
 """Runs units of work on a pool of Ray actors, and shows the progress."""
 
+import logging
 import os
 import sys
 import time
@@ -62,6 +63,7 @@ class Job:
             start_ray()
         context = DataContext.get_current()
         context.enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         context.execution_options.preserve_order = False
         # Small blocks: what a dead node held is little, and workers end together.
         blocks = max(1, min(len(items), -(-len(items) // workers.batch)))

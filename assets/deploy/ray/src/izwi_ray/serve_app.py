@@ -14,7 +14,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from izwi_ray.autoscaling import load_of_reports
 from izwi_ray.process import IzwiError, IzwiProcess
-from izwi_ray.proxy import Proxy, Receive, Scope, Send, _refuse
+from izwi_ray.proxy import Proxy, Receive, Scope, Send, refuse
 
 _LOG = logging.getLogger("ray.serve")
 _MODEL_HEADER = b"serve_multiplexed_model_id"
@@ -167,7 +167,7 @@ class Replica:
                 await send({"type": "http.response.body", "body": refused.body})
                 return
             except (aiohttp.ClientError, IzwiError, TimeoutError) as error:
-                await _refuse(send, f"izwi did not load {wanted[0]!r}: {error}")
+                await refuse(send, f"izwi did not load {wanted[0]!r}: {error}")
                 return
         await self._proxy(scope, receive, send)
 

@@ -139,16 +139,14 @@ def run(source: str, output: str, voice: Voice, workers: Workers, retry_failed: 
     store.prepare()
     wanted = texts(source)
     keys = [key_of(row, voice) for row in wanted]
-    done, pending = store.published(), store.units()
     if retry_failed:
-        retried = {key for key in pending if store.read(key)["error"] is not None}
-        store.remove(retried)
-        pending -= retried
-    rows = [row for row, key in zip(wanted, keys, strict=True) if key not in done and key not in pending]
+        store.forget_failures()
+    done = store.published() | store.units()
+    rows = [row for row, key in zip(wanted, keys, strict=True) if key not in done]
     progress = Progress(len(wanted), len(wanted) - len(rows), "texts", quiet)
     if rows:
         for result in Job(Speaker, (voice, store)).results(rows, workers):
             progress.add(result["seconds"], result["failed"])
-    failures = store.publish(keys)
+    failures = len(store.publish() & set(keys))
     progress.finish(failures)
     return failures

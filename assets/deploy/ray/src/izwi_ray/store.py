@@ -2,7 +2,8 @@
 
     DIR/part-….parquet        rows of successes, never changed once written
     DIR/failed.parquet        rows of failures, replaced as a whole
-    DIR/_units/KEY.parquet    results that are not published yet, and segments of long recordings
+    DIR/_units/KEY.parquet    results that are not in a part: not yet, or failures
+    DIR/_segments/KEY.parquet segments of long recordings, until the run is complete
 
 A result counts once its file has its name: by a rename on a local file system, by one upload elsewhere. A unit that runs twice
 writes the same name, so no row can come twice. `publish` copies units into parts and removes them behind that; a unit whose
@@ -21,7 +22,8 @@ import pyarrow.parquet as pq
 
 from izwi_ray.units import digest
 
-_UNITS = "_units"
+UNITS = "_units"
+SEGMENTS = "_segments"
 _SUFFIX = ".parquet"
 _FAILED = "failed.parquet"
 #: Rows of a part.
@@ -42,15 +44,16 @@ class Store:
 
     def prepare(self) -> None:
         """Makes the folder and removes what a killed run left half written."""
-        self._system.makedirs(f"{self._root}/{_UNITS}", exist_ok=True)
-        for folder in (self._root, f"{self._root}/{_UNITS}", f"{self._root}/audio"):
-            for path in self._names(folder):
+        for folder in (UNITS, SEGMENTS):
+            self._system.makedirs(f"{self._root}/{folder}", exist_ok=True)
+        for name in ("", f"/{UNITS}", f"/{SEGMENTS}", "/audio"):
+            for path in self._names(self._root + name):
                 if path.rsplit("/", 1)[-1].startswith(".tmp-"):
                     self._system.rm_file(path)
 
-    def commit(self, key: str, row: dict[str, Any]) -> None:
+    def commit(self, key: str, row: dict[str, Any], folder: str = UNITS) -> None:
         """Stores the result of a unit."""
-        self._put(f"{_UNITS}/{key}{_SUFFIX}", self._encode([row]))
+        self._put(f"{folder}/{key}{_SUFFIX}", self._encode([row]))
 
     def write(self, name: str, data: bytes) -> str:
         """Stores a file, whole or not at all. Returns its path within the folder."""
@@ -58,26 +61,31 @@ class Store:
         self._put(name, data)
         return name
 
-    def has(self, key: str) -> bool:
+    def has(self, key: str, folder: str = UNITS) -> bool:
         """Whether a unit has a result that is not published yet."""
-        return bool(self._system.exists(f"{self._root}/{_UNITS}/{key}{_SUFFIX}"))
+        return bool(self._system.exists(f"{self._root}/{folder}/{key}{_SUFFIX}"))
 
-    def units(self) -> set[str]:
+    def units(self, folder: str = UNITS) -> set[str]:
         """Keys of the results that are not published yet."""
         self._system.invalidate_cache()
-        names = (path.rsplit("/", 1)[-1] for path in self._names(f"{self._root}/{_UNITS}"))
+        names = (path.rsplit("/", 1)[-1] for path in self._names(f"{self._root}/{folder}"))
         return {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")}
 
-    def read(self, key: str) -> dict[str, Any]:
+    def read(self, key: str, folder: str = UNITS) -> dict[str, Any]:
         """The result of a unit."""
-        row: dict[str, Any] = self._table(f"{self._root}/{_UNITS}/{key}{_SUFFIX}").to_pylist()[0]
+        row: dict[str, Any] = self._table(f"{self._root}/{folder}/{key}{_SUFFIX}").to_pylist()[0]
         return row
 
-    def remove(self, keys: Iterable[str]) -> None:
+    def remove(self, keys: Iterable[str], folder: str = UNITS) -> None:
         """Forgets results."""
         for key in keys:
-            if self.has(key):
-                self._system.rm_file(f"{self._root}/{_UNITS}/{key}{_SUFFIX}")
+            if self.has(key, folder):
+                self._system.rm_file(f"{self._root}/{folder}/{key}{_SUFFIX}")
+
+    def forget_failures(self) -> None:
+        """Forgets the failures, so that their units run again."""
+        for folder in (UNITS, SEGMENTS):
+            self.remove([key for key in self.units(folder) if self.read(key, folder)["error"] is not None], folder)
 
     def published(self) -> set[str]:
         """Keys of the rows in parts."""
@@ -87,12 +95,11 @@ class Store:
                 keys.update(pq.read_table(file, columns=["key"])["key"].to_pylist())
         return keys
 
-    def publish(self, keys: Iterable[str]) -> int:
-        """Makes parts of the results of these units, and replaces the list of failures. Returns the number of failures."""
-        waiting = sorted(set(keys) & self.units())
+    def publish(self) -> set[str]:
+        """Makes parts of the results, and replaces the list of failures. Returns the keys of the failures."""
         done = self.published()
-        self.remove(key for key in waiting if key in done)
-        rows = [self.read(key) for key in waiting if key not in done]
+        self.remove(key for key in self.units() if key in done)
+        rows = [self.read(key) for key in self.units()]
         rows.sort(key=lambda row: (row[self._schema.names[1]], row["key"]))
         failed = [row for row in rows if row["error"] is not None]
         # First: a row that has succeeded now must not stand in both.
@@ -103,7 +110,8 @@ class Store:
             names = [row["key"] for row in part]
             self._put(f"part-{digest(names)}{_SUFFIX}", self._encode(part))
             self.remove(names)
-        return len(failed)
+        self.remove(self.units(SEGMENTS), SEGMENTS)
+        return {row["key"] for row in failed}
 
     def _replace_failed(self, rows: list[dict[str, Any]]) -> None:
         if rows:

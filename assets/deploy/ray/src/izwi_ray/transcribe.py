@@ -16,7 +16,7 @@ from izwi_ray.client import Client
 from izwi_ray.cut import cut_points, join, spans, window_energies
 from izwi_ray.process import IzwiError
 from izwi_ray.run import Job, Progress, Workers
-from izwi_ray.store import Store
+from izwi_ray.store import SEGMENTS, UNITS, Store
 from izwi_ray.units import Options, Recording, Unit, recordings
 
 _TIMED = [("start", pa.float64()), ("end", pa.float64())]
@@ -75,12 +75,12 @@ class Transcriber:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Transcribes a unit, unless a run before this one did. Returns what the progress needs."""
         unit = Unit.of_row(row)
-        key = unit.key()
-        if self._store.has(key):
-            result = self._store.read(key)
+        key, folder = unit.key(), UNITS if unit.count == 1 else SEGMENTS
+        if self._store.has(key, folder):
+            result = self._store.read(key, folder)
         else:
             result = self._transcript(unit)
-            self._store.commit(key, result)
+            self._store.commit(key, result, folder)
         return {**unit.row(), "seconds": result["duration_s"] or 0.0, "failed": result["error"] is not None}
 
     def _transcript(self, unit: Unit) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _fields(answer: dict[str, Any], words: bool) -> dict[str, Any]:
 def join_recording(store: Store, units: list[Unit]) -> dict[str, Any]:
     """Commits the row of a long recording, all of whose segments are committed."""
     units = sorted(units, key=lambda unit: unit.index)
-    parts = [store.read(unit.key()) for unit in units]
+    parts = [store.read(unit.key(), SEGMENTS) for unit in units]
     row = {**parts[0], "key": units[0].recording}
     failed = [part["error"] for part in parts if part["error"]]
     if failed:
@@ -158,33 +158,16 @@ def run(inputs: list[str], output: str, options: Options, workers: Workers, retr
     store.prepare()
     wanted = recordings(inputs, options)
     keys = [recording.key() for recording in wanted]
-    done = store.published()
-    pending = store.units()
     if retry_failed:
-        retried = [key for key in pending if store.read(key)["error"] is not None]
-        store.remove(retried)
-        pending -= set(retried)
-    open_recordings = [r for r, key in zip(wanted, keys, strict=True) if key not in done and key not in pending]
-    progress = Progress(len(wanted), len(wanted) - len(open_recordings), "files", quiet)
-    if open_recordings:
-        rows = [asdict(recording) for recording in open_recordings]
-        job = Job(Transcriber, (options, store), plan)
-        _collect(store, job.results(rows, workers), progress)
-    # Segments are needed until their recording has its row.
-    failures = store.publish(keys)
-    rest = store.units()
-    store.remove(key for key in rest - set(keys) if _is_segment_of(store.read(key), set(wanted_paths(wanted))))
+        store.forget_failures()
+    done = store.published() | store.units()
+    todo = [asdict(recording) for recording, key in zip(wanted, keys, strict=True) if key not in done]
+    progress = Progress(len(wanted), len(wanted) - len(todo), "files", quiet)
+    if todo:
+        _collect(store, Job(Transcriber, (options, store), plan).results(todo, workers), progress)
+    failures = len(store.publish() & set(keys))
     progress.finish(failures)
     return failures
-
-
-def wanted_paths(wanted: list[Recording]) -> list[str]:
-    """Paths of recordings."""
-    return [recording.path for recording in wanted]
-
-
-def _is_segment_of(row: dict[str, Any], paths: set[str]) -> bool:
-    return row["path"] in paths
 
 
 def _collect(store: Store, results: Iterator[dict[str, Any]], progress: Progress) -> None:
