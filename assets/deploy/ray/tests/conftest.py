@@ -27,14 +27,13 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve clips of two to four seconds, of the recordings of the repository."""
+    """Clips of two to four seconds, of the recordings of the repository."""
     folder = tmp_path_factory.mktemp("clips")
     number = 0
     for recording in sorted(SPEECH.glob("*.wav")):
         samples, rate = soundfile.read(recording, dtype="int16")
-        for start in range(0, 2):
-            length = (2 + number % 3) * rate
-            clip = samples[start * 3 * rate :][:length]
+        for start in range(0, len(samples) - 2 * rate, 3 * rate)[:2]:
+            clip = samples[start:][: (2 + number % 3) * rate]
             soundfile.write(folder / f"clip-{number:02}.wav", clip, rate)
             number += 1
     return folder

@@ -12,6 +12,10 @@ _TRIES = 6
 _NOT_NOW = frozenset({429, 502, 503, 504})
 
 
+class Unreachable(IzwiError):
+    """No answer that tells anything about the input: the server is away, full or ending."""
+
+
 class Client:
     """A server: a process of this worker's own, or one at an address."""
 
@@ -29,7 +33,10 @@ class Client:
         return self._process.url() if self._process is not None else str(self._server)
 
     def send(self, method: str, path: str, **request: Any) -> requests.Response:
-        """Sends a request until there is an answer to keep. Raises `IzwiError` with the reason otherwise."""
+        """Sends a request until there is an answer to keep.
+
+        Raises `IzwiError` where Izwi refused the input, `Unreachable` where it did not get to it.
+        """
         return _retry(lambda: requests.request(method, self.url() + path, headers=self._headers, timeout=3600, **request))
 
     def stop(self) -> None:
@@ -44,7 +51,7 @@ def _retry(ask: Callable[[], requests.Response]) -> requests.Response:
         wait = min(10.0, 0.5 * 2**attempt)
         try:
             answer = ask()
-        except requests.RequestException as error:
+        except (requests.RequestException, IzwiError) as error:
             reason = f"izwi did not answer: {error}"
         else:
             if answer.status_code < 400:
@@ -56,7 +63,7 @@ def _retry(ask: Callable[[], requests.Response]) -> requests.Response:
             wait = min(60.0, float(after)) if after.isdigit() else wait
         if attempt + 1 < _TRIES:
             time.sleep(wait)
-    raise IzwiError(f"{reason} ({_TRIES} tries)")
+    raise Unreachable(f"{reason} ({_TRIES} tries)")
 
 
 def _reason(answer: requests.Response) -> str:

@@ -13,7 +13,10 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from izwi_ray.client import Client
+from izwi_ray.client import Client, Unreachable
+
+#: How often units are tried that Izwi did not get to. One that ends its Izwi each time is a failure then.
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,14 @@ class _Actor:
         self._pool = ThreadPoolExecutor(workers.parallel)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        return pa.Table.from_pylist(list(self._pool.map(self._work, batch.to_pylist())))
+        return pa.Table.from_pylist(list(self._pool.map(self._one, batch.to_pylist())))
+
+    def _one(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {**row, **self._work(row), "lost": None}
+        except Unreachable as error:
+            # Nothing is committed: that says nothing about the unit.
+            return {**row, "seconds": 0.0, "failed": True, "lost": str(error)}
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,10 @@ class Job:
     plan: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None
 
     def results(self, items: list[dict[str, Any]], workers: Workers) -> Iterator[dict[str, Any]]:
-        """A row for each unit, in the order in which they are done."""
+        """A row for each unit, in the order in which they are done.
+
+        `lost` tells why the unit has no result, where Izwi did not get to it; otherwise it is null.
+        """
         if not ray.is_initialized():
             start_ray()
         context = DataContext.get_current()

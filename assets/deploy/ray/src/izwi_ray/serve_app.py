@@ -104,8 +104,12 @@ class Replica:
         self._multiplexed = serve.multiplexed(load, max_num_models_per_replica=settings.models_per_replica)
 
     def __serve_build_asgi_app__(self) -> Any:
-        """What `serve.ingress` serves."""
-        return self._asgi
+        """What `serve.ingress` serves. A function: uvicorn takes a bound method for ASGI 2."""
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._asgi(scope, receive, send)
+
+        return application
 
     async def check_health(self) -> None:
         """Fails where only a new replica helps. A process that died is started again without one."""

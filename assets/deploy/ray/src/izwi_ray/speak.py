@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from izwi_ray.client import Client
+from izwi_ray.client import Client, Unreachable
 from izwi_ray.process import IzwiError
-from izwi_ray.run import Job, Progress, Workers
+from izwi_ray.run import ROUNDS, Job, Progress, Workers
 from izwi_ray.store import Store
 from izwi_ray.units import digest
 
@@ -119,6 +119,8 @@ class Speaker:
             info = soundfile.info(io.BytesIO(data))
             # The audio is there before the row that names it.
             place = {"audio": data} if voice.embed else {"audio_path": self._store.write(_name(row["id"], voice.format), data)}
+        except Unreachable:
+            raise
         except (IzwiError, OSError, RuntimeError, ValueError) as error:
             return {**result, "error": f"{type(error).__name__}: {error}"}
         shape = {"duration_s": info.frames / info.samplerate, "sample_rate": info.samplerate}
@@ -142,11 +144,22 @@ def run(source: str, output: str, voice: Voice, workers: Workers, retry_failed: 
     if retry_failed:
         store.forget_failures()
     done = store.published() | store.units()
-    rows = [row for row, key in zip(wanted, keys, strict=True) if key not in done]
-    progress = Progress(len(wanted), len(wanted) - len(rows), "texts", quiet)
-    if rows:
-        for result in Job(Speaker, (voice, store)).results(rows, workers):
-            progress.add(result["seconds"], result["failed"])
+    todo = {key: row for row, key in zip(wanted, keys, strict=True) if key not in done}
+    progress = Progress(len(wanted), len(wanted) - len(todo), "texts", quiet)
+    lost: dict[str, str] = {}
+    for _ in range(ROUNDS):
+        if todo:
+            lost = {}
+            for result in Job(Speaker, (voice, store)).results(list(todo.values()), workers):
+                if result["lost"] is not None:
+                    lost[key_of(result, voice)] = result["lost"]
+                else:
+                    progress.add(result["seconds"], result["failed"])
+            todo = {key: row for key, row in todo.items() if key in lost}
+    for key, row in todo.items():
+        failed = {"key": key, **row, "model": voice.model, "voice": voice.voice, "seed": voice.seed, "error": lost[key]}
+        store.commit(key, {**dict.fromkeys(SCHEMA.names), **failed})
+        progress.add(0.0, True)
     failures = len(store.publish() & set(keys))
     progress.finish(failures)
     return failures

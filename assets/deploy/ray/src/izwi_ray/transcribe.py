@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import soundfile
 
-from izwi_ray.client import Client
+from izwi_ray.client import Client, Unreachable
 from izwi_ray.cut import cut_points, join, spans, window_energies
 from izwi_ray.process import IzwiError
-from izwi_ray.run import Job, Progress, Workers
+from izwi_ray.run import ROUNDS, Job, Progress, Workers
 from izwi_ray.store import SEGMENTS, UNITS, Store
 from izwi_ray.units import Options, Recording, Unit, recordings
 
@@ -81,7 +81,7 @@ class Transcriber:
         else:
             result = self._transcript(unit)
             self._store.commit(key, result, folder)
-        return {**unit.row(), "seconds": result["duration_s"] or 0.0, "failed": result["error"] is not None}
+        return {"seconds": result["duration_s"] or 0.0, "failed": result["error"] is not None}
 
     def _transcript(self, unit: Unit) -> dict[str, Any]:
         result = {**_EMPTY, "key": unit.key(), "path": unit.path, "model": self._options.model}
@@ -94,6 +94,8 @@ class Transcriber:
                 data = _segment(data, unit)
             answer = self._client.send("POST", "/v1/audio/transcriptions", data=self._form(), files=_file(unit, data))
             return {**result, **_fields(answer.json(), self._options.words)}
+        except Unreachable:
+            raise
         except (IzwiError, OSError, RuntimeError, ValueError) as error:
             return {**result, "error": f"{type(error).__name__}: {error}"}
 
@@ -161,20 +163,34 @@ def run(inputs: list[str], output: str, options: Options, workers: Workers, retr
     if retry_failed:
         store.forget_failures()
     done = store.published() | store.units()
-    todo = [asdict(recording) for recording, key in zip(wanted, keys, strict=True) if key not in done]
+    todo = {key: recording for recording, key in zip(wanted, keys, strict=True) if key not in done}
     progress = Progress(len(wanted), len(wanted) - len(todo), "files", quiet)
-    if todo:
-        _collect(store, Job(Transcriber, (options, store), plan).results(todo, workers), progress)
+    job = Job(Transcriber, (options, store), plan)
+    lost: dict[str, str] = {}
+    for _ in range(ROUNDS):
+        if todo:
+            lost = _collect(store, job.results([asdict(recording) for recording in todo.values()], workers), progress)
+            todo = {key: recording for key, recording in todo.items() if key in lost}
+    for key, recording in todo.items():
+        store.commit(key, {**_EMPTY, "key": key, "path": recording.path, "model": options.model, "error": lost[key]})
+        progress.add(0.0, True)
     failures = len(store.publish() & set(keys))
     progress.finish(failures)
     return failures
 
 
-def _collect(store: Store, results: Iterator[dict[str, Any]], progress: Progress) -> None:
-    """Counts what is done, and joins each long recording when its last segment is there."""
+def _collect(store: Store, results: Iterator[dict[str, Any]], progress: Progress) -> dict[str, str]:
+    """Counts what is done, and joins each long recording when its last segment is there.
+
+    Returns the recordings that Izwi did not get to, each with the reason.
+    """
+    lost: dict[str, str] = {}
     segments: dict[str, dict[int, Unit]] = defaultdict(dict)
     for result in results:
         unit = Unit.of_row(result)
+        if result["lost"] is not None:
+            lost[unit.recording] = result["lost"]
+            continue
         if unit.count == 1:
             progress.add(result["seconds"], result["failed"])
             continue
@@ -182,3 +198,4 @@ def _collect(store: Store, results: Iterator[dict[str, Any]], progress: Progress
         if len(segments[unit.recording]) == unit.count:
             row = join_recording(store, list(segments.pop(unit.recording).values()))
             progress.add(row["duration_s"] or 0.0, row["error"] is not None)
+    return lost
