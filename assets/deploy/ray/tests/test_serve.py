@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import ray
@@ -30,7 +31,7 @@ def port() -> Iterator[int]:
     ray.init(num_cpus=4, object_store_memory=OBJECT_STORE, **RAY)
     args = {
         "arguments": FLAGS, "min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2.0, "upscale_delay_s": 0.5,
-        "downscale_delay_s": 600.0, "look_back_period_s": 2.0, "max_ongoing_requests": 32, "models_per_replica": 1,
+        "downscale_delay_s": 600.0, "look_back_period_s": 11.0, "max_ongoing_requests": 32, "models_per_replica": 1,
         "cpus": 0.5, "drain_timeout_s": 2.0,
     }
     serve_app.run(args, "127.0.0.1", number, blocking=False)
@@ -126,16 +127,15 @@ def test_a_websocket_session_has_the_chunks_of_izwi(port, direct):
 
 
 def test_a_client_that_leaves_ends_its_session_and_its_request(port):
-    opened = connect(f"ws://127.0.0.1:{port}/v1/audio/speech/stream")
-    opened.send(json.dumps({"type": "speak", "model": TTS, "text": LONG}))
-    opened.recv()
-    assert health(port)["sessions_open"] == 1
-    # No close frame: the connection breaks.
-    opened.socket.shutdown(socket.SHUT_RDWR)
-    opened.socket.close()
+    with connect(f"ws://127.0.0.1:{port}/v1/audio/speech/stream") as opened:
+        opened.send(json.dumps({"type": "speak", "model": TTS, "text": LONG}))
+        opened.recv()
+        assert health(port)["sessions_open"] == 1
+        # No close frame: the connection breaks.
+        opened.socket.shutdown(socket.SHUT_RDWR)
     eventually(lambda: health(port)["sessions_open"] == 0)
     body = json.dumps({"model": TTS, "input": LONG * 8, "response_format": "wav"}).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     raw = socket.create_connection(("127.0.0.1", port))
     raw.sendall(head.encode() + body)
     assert raw.recv(100).startswith(b"HTTP/1.1 200")
@@ -182,9 +182,8 @@ def is_of_replica(pid: int) -> bool:
 def test_ongoing_sessions_bring_another_replica(port):
     running = lambda: serve.status().applications["izwi"].deployments["Izwi"].replica_states.get("RUNNING", 0)  # noqa: E731
     assert running() == 1
-    sessions = [connect(f"ws://127.0.0.1:{port}/v1/audio/speech/stream") for _ in range(6)]
-    for one in sessions:
-        one.send(json.dumps({"type": "session.config", "model": TTS}))
-    eventually(lambda: running() == 2, 120.0)
-    for one in sessions:
-        one.close()
+    with ExitStack() as stack:
+        for _ in range(6):
+            one = stack.enter_context(connect(f"ws://127.0.0.1:{port}/v1/audio/speech/stream"))
+            one.send(json.dumps({"type": "session.config", "model": TTS}))
+        eventually(lambda: running() == 2, 120.0)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import soundfile
 
 from izwi_ray.client import Client, Unreachable
+from izwi_ray.cut import frames_of
 from izwi_ray.process import IzwiError
 from izwi_ray.run import ROUNDS, Job, Progress, Workers
 from izwi_ray.store import Store
@@ -116,14 +117,15 @@ class Speaker:
         request |= {"speed": voice.speed} if voice.speed != 1.0 else {}
         try:
             data = self._client.send("POST", "/v1/audio/speech", json=request).content
-            info = soundfile.info(io.BytesIO(data))
+            with soundfile.SoundFile(io.BytesIO(data)) as sound:
+                frames, rate = frames_of(sound), sound.samplerate
             # The audio is there before the row that names it.
             place = {"audio": data} if voice.embed else {"audio_path": self._store.write(_name(row["id"], voice.format), data)}
         except Unreachable:
             raise
         except (IzwiError, OSError, RuntimeError, ValueError) as error:
             return {**result, "error": f"{type(error).__name__}: {error}"}
-        shape = {"duration_s": info.frames / info.samplerate, "sample_rate": info.samplerate}
+        shape = {"duration_s": frames / rate, "sample_rate": rate}
         return {**result, **shape, **place, "sha256": hashlib.sha256(data).hexdigest()}
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import soundfile
 
 from izwi_ray.client import Client, Unreachable
-from izwi_ray.cut import cut_points, join, spans, window_energies
+from izwi_ray.cut import cut_points, frames_of, join, spans, window_energies
 from izwi_ray.process import IzwiError
 from izwi_ray.run import ROUNDS, Job, Progress, Workers
 from izwi_ray.store import SEGMENTS, UNITS, Store
@@ -45,14 +45,14 @@ def plan(row: dict[str, Any]) -> list[dict[str, Any]]:
     options = recording.options
     try:
         with fsspec.open(recording.path, "rb") as file, soundfile.SoundFile(file) as sound:
-            if sound.frames <= options.segment_s * sound.samplerate:
+            frames, rate = frames_of(sound), sound.samplerate
+            if frames <= options.segment_s * rate:
                 return [whole.row()]
 
             def energies(start: int, stop: int) -> np.ndarray:
                 sound.seek(start)
-                return window_energies(sound.read(stop - start, dtype="float32", always_2d=True), sound.samplerate)
+                return window_energies(sound.read(stop - start, dtype="float32", always_2d=True), rate)
 
-            frames, rate = sound.frames, sound.samplerate
             points = cut_points(energies, frames, rate, options.segment_s, options.search_s)
     except (soundfile.LibsndfileError, OSError, RuntimeError):
         # A container that only Izwi reads, or a file that nobody can read: Izwi's answer decides.
