@@ -25,6 +25,7 @@ mod monitoring;
 mod node;
 mod packaging;
 mod process;
+mod ray;
 mod steps;
 mod suite;
 mod targets;
@@ -64,6 +65,7 @@ chores:
   release-files DIR ADDRESS writes sums, formula and installer beside the archives in DIR, for the repository at ADDRESS
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
+  ray [--all]               the tests of assets/deploy/ray; with --all also those of clusters that lose a node
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
   fuzz [TARGET] [--seconds N]
                             fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
@@ -105,6 +107,7 @@ enum Chore {
     Fuzz(fuzz::Order),
     Packaging,
     Packages,
+    Ray { all: bool },
     Archive,
     ReleaseFiles { folder: String, address: String },
 }
@@ -143,6 +146,8 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-report"] => Some(Chore::MetalReport),
         ["packaging"] => Some(Chore::Packaging),
         ["packages"] => Some(Chore::Packages),
+        ["ray"] => Some(Chore::Ray { all: false }),
+        ["ray", "--all"] => Some(Chore::Ray { all: true }),
         ["archive"] => Some(Chore::Archive),
         ["release-files", folder, address] => {
             Some(Chore::ReleaseFiles { folder: (*folder).to_owned(), address: (*address).to_owned() })
@@ -177,6 +182,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Fuzz(order) => fuzz::run(root, steps, order),
         Chore::Packaging => packaging::check(root, steps),
         Chore::Packages => packaging::try_packages(root, steps),
+        Chore::Ray { all } => ray::run(root, steps, *all),
         Chore::Archive => {
             packaging::make_archive(root, steps).map(|archive| println!("{}", archive.display()))
         }
@@ -210,6 +216,7 @@ mod tests {
             (vec!["test", "--fast"], Some(test(true, &[]))),
             (vec!["test", "--fast", "--", "-p", "x"], Some(test(true, &["-p", "x"]))),
             (vec!["record", "a", "b"], Some(Chore::Record { note: "a b".into() })),
+            (vec!["ray", "--all"], Some(Chore::Ray { all: true })),
             (vec!["record"], None),
             (vec!["test", "-p"], None),
             (vec![], None),

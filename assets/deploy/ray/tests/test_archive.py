@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -60,13 +61,13 @@ def test_a_killed_run_is_resumed_without_loss_or_repetition(clips, tmp_path):
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    # What its workers still write before they notice stays, or is written again under the same name.
     before = committed(killed)
     assert 20 <= before < 60
-    done = {path.name: path.stat().st_mtime_ns for path in (killed / "_units").glob("*.parquet")}
     (killed / "_units/.tmp-left").write_bytes(b"half a file")
     second = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert f"60 of 60 files, {before} of them before, 0 failed" in second.stderr or before < len(done), second.stderr
+    # Its workers may still have committed a few before they noticed; nothing that was committed is done again.
+    resumed = re.search(r"60 of 60 files, (\d+) of them before, 0 failed", second.stderr)
+    assert resumed and before <= int(resumed[1]) < 60, second.stderr
     subprocess.run([*command, "--output", str(whole)], check=True, capture_output=True)
     assert rows(killed) == rows(whole)
     assert [row["path"] for row in rows(killed)] == [f"file://{files}/{number:04}.wav" for number in range(60)]
@@ -83,7 +84,7 @@ def test_failures_are_rows_and_are_tried_again_on_request(clips, local_ray, tmp_
     assert main(command) == 1
     assert "5 of 5 files, 0 of them before, 1 failed" in capsys.readouterr().err
     failed = pq.read_table(output / "failed.parquet").to_pylist()
-    assert [row["path"].rsplit("/", 1)[1] for row in failed] == ["0002.wav"] and "400" in failed[0]["error"]
+    assert [row["path"].rsplit("/", 1)[1] for row in failed] == ["0002.wav"] and "415" in failed[0]["error"]
     assert [row["error"] is None for row in rows(output)] == [True, True, False, True, True]
     # It is known, and stays so until asked for.
     assert main(command) == 1
