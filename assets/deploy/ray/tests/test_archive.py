@@ -23,7 +23,6 @@ from ray.cluster_utils import Cluster
 
 from izwi_ray import speak, transcribe
 from izwi_ray.cli import main
-from izwi_ray.cut import frames_of
 from izwi_ray.run import Workers
 from izwi_ray.speak import Voice
 from izwi_ray.units import Options
@@ -131,7 +130,8 @@ def test_a_long_recording_is_cut_in_its_pauses_and_has_the_times_of_its_clips(lo
     assert differences[len(differences) // 2] <= 0.1 and differences[int(len(differences) * 0.9)] <= 0.4, differences
     times = [time for word in long["words"] for time in (word["start"], word["end"])]
     assert times == sorted(times) and times[-1] <= long["duration_s"] == pytest.approx(at)
-    assert long["text"].split() == found
+    texts = long["text"].split(), " ".join(row["text"] for row in singles).split()
+    assert SequenceMatcher(None, *texts, autojunk=False).ratio() > 0.9, texts
     assert list((tmp_path / "long/_segments").iterdir()) == []
 
 
@@ -145,8 +145,8 @@ def test_texts_become_audio_and_equal_texts_equal_audio(local_ray, tmp_path):
     spoken = rows(tmp_path / "out")
     assert [row["id"] for row in spoken] == [line["id"] for line in lines]
     for row, twin in zip(spoken[:3], spoken[3:], strict=True):
-        with soundfile.SoundFile(tmp_path / "out" / row["audio_path"]) as sound:
-            assert sound.samplerate == row["sample_rate"] and frames_of(sound) / sound.samplerate == row["duration_s"]
+        samples, rate = soundfile.read(tmp_path / "out" / row["audio_path"])
+        assert rate == row["sample_rate"] and len(samples) / rate == row["duration_s"] and np.abs(samples).max() > 0.05
         assert 0.5 < row["duration_s"] < 10
         assert row["sha256"] == twin["sha256"] and row["audio_path"] != twin["audio_path"]
 

@@ -4,22 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import soundfile
 
 #: Length of the windows whose energy is compared.
 WINDOW_S = 0.1
-#: A stream whose writer did not know its length has a larger number of samples than this.
-_MOST_FRAMES = 1 << 40
-
-
-def frames_of(sound: soundfile.SoundFile) -> int:
-    """The number of samples, counted where the header does not tell."""
-    if 0 <= sound.frames < _MOST_FRAMES:
-        return int(sound.frames)
-    frames = 0
-    while count := len(sound.read(1 << 16, dtype="int16")):
-        frames += count
-    return frames
 
 
 def cut_points(

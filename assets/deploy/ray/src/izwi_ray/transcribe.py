@@ -13,7 +13,7 @@ import pyarrow as pa
 import soundfile
 
 from izwi_ray.client import Client, Unreachable
-from izwi_ray.cut import cut_points, frames_of, join, spans, window_energies
+from izwi_ray.cut import cut_points, join, spans, window_energies
 from izwi_ray.process import IzwiError
 from izwi_ray.run import ROUNDS, Job, Progress, Workers
 from izwi_ray.store import SEGMENTS, UNITS, Store
@@ -35,6 +35,8 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
+#: A stream whose writer did not know its length seems to have more samples than this. It is not cut.
+_MOST_FRAMES = 1 << 40
 _EMPTY: dict[str, Any] = dict.fromkeys(SCHEMA.names)
 
 
@@ -45,8 +47,8 @@ def plan(row: dict[str, Any]) -> list[dict[str, Any]]:
     options = recording.options
     try:
         with fsspec.open(recording.path, "rb") as file, soundfile.SoundFile(file) as sound:
-            frames, rate = frames_of(sound), sound.samplerate
-            if frames <= options.segment_s * rate:
+            frames, rate = sound.frames, sound.samplerate
+            if frames <= options.segment_s * rate or frames > _MOST_FRAMES:
                 return [whole.row()]
 
             def energies(start: int, stop: int) -> np.ndarray:
