@@ -63,6 +63,7 @@ pages! {
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
+    ray: "docs/ray.md" => [];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
