@@ -16,21 +16,12 @@ const RAY: Environment =
 /// Builds `izwi`, pulls the test models and runs the tests: all of them, or those that take no minutes.
 pub(crate) fn run(root: &Path, steps: &mut Steps, all: bool) -> Result<()> {
     suite::pull(root, steps)?;
-    test(root, steps, all)
-}
-
-/// The tests that take no minutes, where `izwi` is built and its models are there.
-pub(crate) fn check_prepared(root: &Path, steps: &mut Steps) -> Result<()> {
-    test(root, steps, false)
-}
-
-fn test(root: &Path, steps: &mut Steps, all: bool) -> Result<()> {
     let python = venv::make(root, steps, RAY)?;
     let mut pytest = Command::new(python);
-    pytest.args(["-m", "pytest", "-q", "--timeout", "300", "--durations", "5"]).current_dir(root.join(FOLDER));
+    pytest.args(["-m", "pytest", "-q", "--timeout", "900", "--durations", "5"]).current_dir(root.join(FOLDER));
     pytest.args(if all { &[][..] } else { &["-m", "not slow"] });
     pytest.env("IZWI_BIN", suite::built_izwi()?).env("IZWI_HOME", suite::home(root));
     pytest.env("PYTHONDONTWRITEBYTECODE", "1");
     process::forget_cargo_run(&mut pytest);
-    steps.run("Ray", &mut pytest)
+    steps.run_last("Ray", &mut pytest)
 }
