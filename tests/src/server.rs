@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use izwi_core::engine::executor::build_native;
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
 use izwi_hub::VoiceStore;
 use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
 use serde_json::Value;
@@ -166,6 +167,11 @@ impl TestServer {
     /// Starts a server over the real executor and waits until its engine is warm. `files`, a model folder, is copied into
     /// the model store of the test. Admission is off, as in [`Setup`].
     pub async fn with_weights(engine: EngineCoreConfig, files: &Path) -> Result<Self> {
+        Self::with_replicas(engine, files, 1).await
+    }
+
+    /// As [`Self::with_weights`], with several replicas of the model that do not share a device.
+    pub async fn with_replicas(engine: EngineCoreConfig, files: &Path, count: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let models = folder.path().join("models");
         copy(files, &models.join(&engine.model))?;
@@ -178,7 +184,14 @@ impl TestServer {
             ..engine
         };
         let model = config.model.clone();
-        let engine = Engine::new(config)?;
+        let engine = match count {
+            1 => Engine::new(config)?,
+            _ => {
+                let replica = |_| anyhow::Ok((build_native(&config)?, DeviceArbiter::new()));
+                let replicas = (0..count).map(replica).collect::<Result<_>>()?;
+                Engine::with_replicas(config, replicas)?
+            }
+        };
         engine.ready().await?;
         let registry = Registry::new(RegistryConfig::new(&model));
         registry.set(&model, Slot::Ready(engine.clone()));

@@ -9,6 +9,7 @@ mod barge_in;
 mod chat;
 mod clients;
 mod connections;
+mod devices;
 mod disconnects;
 mod documentation;
 mod elevenlabs;

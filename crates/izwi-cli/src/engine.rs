@@ -40,6 +40,10 @@ pub(crate) fn config(resolved: &Resolved) -> EngineCoreConfig {
 /// The engine's settings for a command whose only client is this process.
 pub(crate) fn local_config(resolved: &Resolved) -> EngineCoreConfig {
     let mut config = config(resolved);
+    // Several devices are for several clients.
+    if let Some(first) = std::mem::take(&mut config.devices).first() {
+        config.device = *first;
+    }
     if !resolved.is_set("slow_client_timeout_s") {
         config.slow_client_timeout = READER_TIMEOUT;
     }

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use anyhow::Result;
-use sysinfo::{CpuRefreshKind, ProcessRefreshKind, ProcessesToUpdate};
+pub(crate) use izwi_core::engine::executor::cpu_memory as memory_bytes;
+use sysinfo::CpuRefreshKind;
 
 use crate::failure;
 
@@ -15,23 +16,6 @@ const OWN_MEMORY: u64 = 256 << 20;
 const OWN_ADDRESS_SPACE: u64 = 640 << 20;
 /// The least address space of a server with a small model. An allocation that fails ends the process.
 const MIN_ADDRESS_SPACE: u64 = 1 << 30;
-
-/// Total and available memory in bytes, within the limits of the cgroup that the process is in.
-pub(crate) fn memory_bytes() -> Option<(u64, u64)> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_memory();
-    let (total, available) = (system.total_memory(), system.available_memory());
-    let own = sysinfo::get_current_pid().ok().and_then(|pid| {
-        let nothing = ProcessRefreshKind::nothing();
-        system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, nothing);
-        // A limit that is set on the process (systemd, `docker run --memory`) and not on the whole machine.
-        system.process(pid)?.cgroup_limits()
-    });
-    Some(match own.or_else(|| system.cgroup_limits()) {
-        Some(limits) => (total.min(limits.total_memory), available.min(limits.free_memory)),
-        None => (total, available),
-    })
-}
 
 /// Name of the processor, as the system tells it.
 pub(crate) fn processor() -> Option<String> {

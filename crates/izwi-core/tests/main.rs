@@ -6,6 +6,7 @@
 mod engine_admission;
 mod engine_chat;
 mod engine_loop;
+mod engine_replicas;
 mod engine_simulation;
 mod engine_text;
 mod engine_virtual_time;

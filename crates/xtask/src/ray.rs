@@ -18,7 +18,9 @@ pub(crate) fn run(root: &Path, steps: &mut Steps, all: bool) -> Result<()> {
     suite::pull(root, steps)?;
     let python = venv::make(root, steps, RAY)?;
     let mut pytest = Command::new(python);
-    pytest.args(["-m", "pytest", "-q", "--timeout", "900", "--durations", "5"]).current_dir(root.join(FOLDER));
+    pytest
+        .args(["-m", "pytest", "-q", "--timeout", "900", "--durations", "5"])
+        .current_dir(root.join(FOLDER));
     pytest.args(if all { &[][..] } else { &["-m", "not slow"] });
     pytest.env("IZWI_BIN", suite::built_izwi()?).env("IZWI_HOME", suite::home(root));
     pytest.env("PYTHONDONTWRITEBYTECODE", "1");

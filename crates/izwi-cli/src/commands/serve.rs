@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig};
 use izwi_hub::Store;
 use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Traces, check_bind};
 use tokio::net::TcpListener;
@@ -95,7 +95,7 @@ async fn serve(
         home: resolved.settings.home.clone(),
         to_pull: if args.no_pull { Vec::new() } else { names },
         config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
-        arbiter: DeviceArbiter::new(),
+        arbiters: DeviceArbiters::default(),
         remotes: remotes.clone(),
         runtime: tokio::runtime::Handle::current(),
     };
@@ -250,14 +250,14 @@ fn offers(store: &Store, names: &[String], remotes: &[RemoteModel]) -> Vec<Offer
     models.map(offer).chain(remotes.iter().map(remote)).collect()
 }
 
-/// Loads engines from the store, which share one device, and those of remote models.
+/// Loads engines from the store, which share the devices, and those of remote models.
 #[derive(Debug)]
 struct Source {
     home: PathBuf,
     /// Models that may be pulled; all others must be installed.
     to_pull: Vec<String>,
     config: EngineCoreConfig,
-    arbiter: Arc<DeviceArbiter>,
+    arbiters: DeviceArbiters,
     /// Models that other servers run.
     remotes: Vec<RemoteModel>,
     runtime: tokio::runtime::Handle,
@@ -272,7 +272,7 @@ impl Source {
             }
             self.ensure(name)?;
             let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };
-            anyhow::Ok(Engine::sharing(config, &self.arbiter)?)
+            anyhow::Ok(Engine::on_devices(config, &self.arbiters)?)
         };
         load().map_err(|error| format!("{error:#}"))
     }

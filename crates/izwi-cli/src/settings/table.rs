@@ -192,6 +192,22 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.device,
         "Compute device: auto, cpu, metal, metal:N, cuda or cuda:N"
     ),
+    Setting {
+        get: |settings| Value::List(settings.engine.devices.iter().map(ToString::to_string).collect()),
+        set: |settings, value| {
+            settings.engine.devices =
+                value.list()?.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+        ..row(
+            Engine,
+            OfSection,
+            "devices",
+            Kind::List,
+            "NAMES",
+            "Devices of a server, in place of device: each has a replica of a model where it has room; separated by commas",
+        )
+    },
     text!(
         Engine,
         OfSection,

@@ -220,6 +220,21 @@ impl Situation<'_> {
         }
     }
 
+    /// From the arrival of a stream until its listener hears it; zero before anything is known.
+    pub fn first_sound(&self, candidate: &Candidate) -> Duration {
+        if !self.costs.is_known() || self.rate.audio_s <= 0.0 {
+            return Duration::ZERO;
+        }
+        let beside = self.streams.len().min(self.capacity().saturating_sub(1));
+        let (forecast, first_audio_s) = self.forecast(candidate, self.start_s(candidate), beside);
+        seconds(first_audio_s) + forecast.prediction.map_or(Duration::ZERO, |told| told.prebuffer)
+    }
+
+    /// Time in which each of `sequences` sequences has a step; zero before anything is known.
+    pub fn round(&self, sequences: usize) -> Duration {
+        if self.costs.is_known() { seconds(self.step_s(sequences)) } else { Duration::ZERO }
+    }
+
     /// Whether the first stream that waits can start now. Streams of other engines that have waited longer come first.
     pub fn can_start(&self) -> bool {
         let waited_s = self.held.first().map_or(0.0, |held| held.waited_s);

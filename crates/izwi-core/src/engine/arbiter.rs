@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use izwi_types::DeviceChoice;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -259,6 +260,23 @@ impl State {
             fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
         };
         bulk.map(|(index, _)| index).or_else(starting).or_else(due).or_else(other)
+    }
+}
+
+/// The arbiters of the devices of a process.
+#[derive(Debug, Default)]
+pub struct DeviceArbiters(Mutex<Vec<(DeviceChoice, Arc<DeviceArbiter>)>>);
+
+impl DeviceArbiters {
+    /// The arbiter of a device, the same for all engines.
+    pub fn of(&self, device: DeviceChoice) -> Arc<DeviceArbiter> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, arbiter)) = known.iter().find(|(other, _)| *other == device) {
+            return Arc::clone(arbiter);
+        }
+        let arbiter = DeviceArbiter::new();
+        known.push((device, Arc::clone(&arbiter)));
+        arbiter
     }
 }
 

@@ -87,6 +87,8 @@ pub struct EngineCoreConfig {
 
     /// Compute device.
     pub device: DeviceChoice,
+    /// Devices that have a replica of the model each, in place of `device`; empty for one device.
+    pub devices: Vec<DeviceChoice>,
     /// Precision of the weights of large models.
     pub dtype: Precision,
     /// Whether the packed weights of large models are cached in files beside the checkpoint, for faster loading.
@@ -134,6 +136,7 @@ impl Default for EngineCoreConfig {
             text_timeout: Duration::from_secs(30),
             admission_lookahead: 128,
             device: DeviceChoice::Auto,
+            devices: Vec::new(),
             dtype: Precision::Auto,
             weight_cache: true,
             random_weights: false,
@@ -183,6 +186,15 @@ impl EngineCoreConfig {
             let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
             let value = format!("{} s", self.max_open_audio_duration.as_secs());
             return Err(EngineError::config("max_open_audio_s", &value, &remedy));
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            if *device == DeviceChoice::Auto {
+                return Err(EngineError::config("devices", "auto", "name each device, like metal:0,cpu"));
+            }
+            if self.devices[..index].contains(device) {
+                let remedy = "is named twice; a device has one replica";
+                return Err(EngineError::config("devices", &device.to_string(), remedy));
+            }
         }
         let index_limit = u32::MAX as usize / self.block_size;
         if self.max_blocks > index_limit {
@@ -260,6 +272,18 @@ mod tests {
         assert_eq!(config.pool_geometry(None).num_blocks, 1_024);
         assert_eq!(config.pool_geometry(Some(448)).num_blocks, 8 * 28);
         assert_eq!(config.pool_geometry(Some(1 << 20)).num_blocks, 1_024);
+    }
+
+    #[test]
+    fn devices_are_named_and_differ() {
+        let validate = |devices: &[DeviceChoice]| {
+            EngineCoreConfig { devices: devices.to_vec(), ..Default::default() }.validate()
+        };
+        validate(&[DeviceChoice::Cpu, DeviceChoice::Metal(0), DeviceChoice::Metal(1)]).unwrap();
+        let twice = validate(&[DeviceChoice::Cpu, DeviceChoice::Cpu]).unwrap_err().to_string();
+        assert!(twice.contains("devices = cpu") && twice.contains("twice"), "{twice}");
+        let auto = validate(&[DeviceChoice::Auto]).unwrap_err().to_string();
+        assert!(auto.contains("devices = auto") && auto.contains("metal:0,cpu"), "{auto}");
     }
 
     #[test]

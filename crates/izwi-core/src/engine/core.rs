@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub(super) use command::{Admission, Command};
+pub(super) use command::{Added, Admission, Command, Refused};
 use in_flight::{CompletedItem, InFlightStep};
 use live::LiveStreams;
 use open_texts::OpenTexts;
@@ -83,6 +83,11 @@ pub struct EngineStatus {
     pub preschedule_discarded: u64,
     /// When another live stream would be accepted, as predicted after the last step; `None` if at once.
     pub refuses_until: Option<Instant>,
+    /// From the arrival of another live stream until its listener hears it, as predicted after the last step; zero before
+    /// anything is known about the model.
+    pub first_sound: Duration,
+    /// Predicted time in which all sequences and another one have a step.
+    pub step_with_another: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +171,7 @@ impl EngineCore {
         config: Arc<EngineCoreConfig>,
         executor: Box<dyn ModelExecutor>,
         device: Arc<Member>,
+        metrics: MetricsCollector,
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
         let profile = executor.profile();
@@ -179,7 +185,7 @@ impl EngineCore {
             live: LiveStreams::default(),
             sample_rate: profile.info.sample_rate_hz,
             makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
-            metrics: MetricsCollector::new(&profile.model),
+            metrics,
             config,
             executor: Some(executor),
             device,

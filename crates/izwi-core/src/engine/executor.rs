@@ -6,6 +6,7 @@
 mod loading;
 mod messages;
 pub mod native;
+mod placement;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 pub(crate) mod threads;
@@ -18,6 +19,9 @@ use izwi_types::{
     DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
     VoiceRecording,
 };
+
+pub use placement::cpu_memory;
+pub(super) use placement::place;
 
 use super::config::EngineCoreConfig;
 use super::cost::StepShape;

@@ -3,7 +3,7 @@
 //! The only file with metric macros. Names, labels and buckets are part of the public interface.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::{
@@ -92,6 +92,11 @@ pub fn describe() {
     describe_gauge!("izwi_upstream_outstanding", "Requests open at a server of a remote model");
     describe_counter!("izwi_upstream_requests_total", "Requests to a server of a remote model, by outcome");
     describe_counter!("izwi_upstream_retries_total", "Requests sent again to a server of a remote model");
+    describe_gauge!(
+        "izwi_replica_up",
+        "Whether a replica of a model on one of several devices takes requests"
+    );
+    describe_counter!("izwi_replica_requests_total", "Requests that a replica of a model took, by device");
     describe_gauge!("izwi_build_info", "Constant 1, labelled with version and device");
 }
 
@@ -118,6 +123,18 @@ pub fn count_upstream_request(model: &str, upstream: usize, outcome: &'static st
     let (model, upstream) = (model.to_owned(), upstream.to_string());
     counter!("izwi_upstream_requests_total", "model" => model, "upstream" => upstream, "outcome" => outcome)
         .increment(1);
+}
+
+/// Counts a request that one of several replicas of a model took.
+pub(super) fn count_replica_request(model: &str, device: &str) {
+    let labels = [("model", model.to_owned()), ("device", device.to_owned())];
+    counter!("izwi_replica_requests_total", &labels).increment(1);
+}
+
+/// Shows whether a replica of a model takes requests.
+pub(super) fn set_replica(model: &str, device: &str, is_up: bool) {
+    let labels = [("model", model.to_owned()), ("device", device.to_owned())];
+    gauge!("izwi_replica_up", &labels).set(u8::from(is_up));
 }
 
 /// Counts a request that is sent again, to the same server of a remote model or another.
@@ -159,60 +176,46 @@ struct Sample {
     audio: Duration,
 }
 
-/// Collects the metrics of one engine.
+/// What [`MetricsSnapshot`] is made of: the rolling window and the totals. The replicas of a model share one.
 #[derive(Debug)]
-pub struct MetricsCollector {
-    model: SharedString,
+struct Totals {
     window: VecDeque<Sample>,
     started_at: Instant,
-    total_requests: u64,
-    total_tokens: u64,
-    total_audio: Duration,
-    total_processing: Duration,
-    prefix_seen: (u64, u64),
+    requests: u64,
+    tokens: u64,
+    audio: Duration,
+    processing: Duration,
 }
 
-impl MetricsCollector {
-    /// A collector whose series carry the label `model`.
-    pub fn new(model: &str) -> Self {
-        let model = SharedString::from_shared(Arc::from(model));
-        announce(&model);
+impl Totals {
+    fn new() -> Self {
         Self {
-            model,
             window: VecDeque::with_capacity(WINDOW),
             started_at: Instant::now(),
-            total_requests: 0,
-            total_tokens: 0,
-            total_audio: Duration::ZERO,
-            total_processing: Duration::ZERO,
-            prefix_seen: (0, 0),
+            requests: 0,
+            tokens: 0,
+            audio: Duration::ZERO,
+            processing: Duration::ZERO,
         }
     }
 
-    /// Adds one request that was generated whole to the window and the totals.
-    pub fn record_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
+    fn record(&mut self, sample: Sample) {
         if self.window.len() == WINDOW {
             self.window.pop_front();
         }
-        let finished_at = Instant::now();
-        self.window.push_back(Sample {
-            finished_at,
-            latency,
-            tokens: tokens_generated,
-            audio: audio_duration,
-        });
-        self.count_request(latency, tokens_generated, audio_duration);
+        self.window.push_back(sample);
+        self.count(sample.latency, sample.tokens, sample.audio);
     }
 
-    fn count_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
-        self.total_requests += 1;
-        self.total_tokens += tokens_generated;
-        self.total_audio += audio_duration;
-        self.total_processing += latency;
+    fn count(&mut self, latency: Duration, tokens: u64, audio: Duration) {
+        self.requests += 1;
+        self.tokens += tokens;
+        self.audio += audio;
+        self.processing += latency;
     }
 
     /// The window's statistics and the totals.
-    pub fn snapshot(&self) -> MetricsSnapshot {
+    fn snapshot(&self) -> MetricsSnapshot {
         let mut latencies: Vec<f64> = self.window.iter().map(|s| s.latency.as_secs_f64() * 1e3).collect();
         latencies.sort_by(f64::total_cmp);
         let rtfs: Vec<f32> =
@@ -226,10 +229,10 @@ impl MetricsCollector {
         // The sum of no floats is -0.0: adding 0.0 makes it positive.
         let mean = |values: &[f64]| (0.0 + values.iter().sum::<f64>()) / values.len().max(1) as f64;
         MetricsSnapshot {
-            total_requests: self.total_requests,
-            total_tokens: self.total_tokens,
-            total_audio: self.total_audio,
-            total_processing: self.total_processing,
+            total_requests: self.requests,
+            total_tokens: self.tokens,
+            total_audio: self.audio,
+            total_processing: self.processing,
             uptime: self.started_at.elapsed(),
             avg_latency_ms: mean(&latencies),
             p50_latency_ms: percentile(&latencies, 0.50),
@@ -259,13 +262,53 @@ impl MetricsCollector {
         }
         busy
     }
+}
+
+/// Collects the metrics of one engine.
+#[derive(Debug)]
+pub struct MetricsCollector {
+    model: SharedString,
+    /// Where the model runs.
+    device: SharedString,
+    totals: Arc<Mutex<Totals>>,
+    prefix_seen: (u64, u64),
+}
+
+impl MetricsCollector {
+    /// A collector whose series carry the label `model`.
+    pub fn new(model: &str) -> Self {
+        let model = SharedString::from_shared(Arc::from(model));
+        announce(&model);
+        let totals = Arc::new(Mutex::new(Totals::new()));
+        Self { model, device: SharedString::const_str(""), totals, prefix_seen: (0, 0) }
+    }
+
+    /// One of the same model on `device`, with the same window and totals.
+    #[must_use]
+    pub fn on(&self, device: &str) -> Self {
+        let device = SharedString::from_shared(Arc::from(device));
+        Self { model: self.model.clone(), device, totals: Arc::clone(&self.totals), prefix_seen: (0, 0) }
+    }
+
+    /// Ignores poisoning: every statement leaves the totals consistent.
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one request that was generated whole to the window and the totals.
+    pub fn record_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
+        let (finished_at, tokens, audio) = (Instant::now(), tokens_generated, audio_duration);
+        self.totals().record(Sample { finished_at, latency, tokens, audio });
+    }
+
+    /// The window's statistics and the totals.
+    pub fn snapshot(&self) -> MetricsSnapshot {
+        self.totals().snapshot()
+    }
 
     /// Resets everything but the Prometheus series.
     pub fn reset(&mut self) {
-        self.window.clear();
-        self.started_at = Instant::now();
-        (self.total_requests, self.total_tokens) = (0, 0);
-        (self.total_audio, self.total_processing) = (Duration::ZERO, Duration::ZERO);
+        *self.totals() = Totals::new();
     }
 
     pub(super) fn request_finished(&mut self, task: Task, stats: &RequestStats) {
@@ -276,12 +319,17 @@ impl MetricsCollector {
             stats.finish_reason,
             FinishReason::Cancelled | FinishReason::Interrupted | FinishReason::Error
         );
+        let (latency, audio) = (stats.generation_time, stats.audio_duration);
+        let mut totals = self.totals();
+        let before = totals.audio;
         if is_whole {
-            self.record_request(stats.generation_time, tokens, stats.audio_duration);
+            totals.record(Sample { finished_at: Instant::now(), latency, tokens, audio });
         } else {
             // Its latency says nothing about the speed of a request.
-            self.count_request(stats.generation_time, tokens, stats.audio_duration);
+            totals.count(latency, tokens, audio);
         }
+        let after = totals.audio;
+        drop(totals);
         counter!("izwi_requests_total", "task" => task, "model" => model.clone(), "finish_reason" => reason)
             .increment(1);
         histogram!("izwi_e2e_request_latency_seconds", "task" => task, "model" => model.clone())
@@ -296,7 +344,6 @@ impl MetricsCollector {
         counter!("izwi_generated_tokens_total", "model" => model.clone())
             .increment(stats.generated_tokens as u64);
         // Counters are integers: the totals carry the fraction of a second.
-        let (before, after) = (self.total_audio - stats.audio_duration, self.total_audio);
         counter!("izwi_audio_seconds_total", "task" => task, "model" => model)
             .increment(after.as_secs() - before.as_secs());
     }
@@ -368,13 +415,16 @@ impl MetricsCollector {
 
     pub(super) fn gauges(&mut self, waiting: usize, running: usize, kv: &KVCacheStats) {
         let model = || self.model.clone();
-        gauge!("izwi_num_requests_waiting", "model" => model()).set(waiting as f64);
-        gauge!("izwi_num_requests_running", "model" => model()).set(running as f64);
-        gauge!("izwi_kv_cache_usage_ratio", "model" => model()).set(kv.utilization());
+        let labels = [("model", self.model.clone()), ("device", self.device.clone())];
+        gauge!("izwi_num_requests_waiting", &labels).set(waiting as f64);
+        gauge!("izwi_num_requests_running", &labels).set(running as f64);
+        gauge!("izwi_kv_cache_usage_ratio", &labels).set(kv.utilization());
+        let [model_label, device] = &labels;
         for (state, blocks) in
             [("used", kv.used_blocks), ("cached", kv.cached_blocks), ("free", kv.free_blocks)]
         {
-            gauge!("izwi_kv_cache_blocks", "model" => model(), "state" => state).set(blocks as f64);
+            let state = ("state", SharedString::const_str(state));
+            gauge!("izwi_kv_cache_blocks", &[model_label.clone(), device.clone(), state]).set(blocks as f64);
         }
         let (queries, hits) = self.prefix_seen;
         counter!("izwi_prefix_cache_queries_total", "model" => model())

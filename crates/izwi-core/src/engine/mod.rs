@@ -17,8 +17,10 @@ pub mod metrics;
 mod output;
 mod recordings;
 pub mod remote;
+mod replicas;
 pub mod request;
 pub mod scheduler;
+mod start;
 #[cfg(test)]
 mod tests;
 pub mod types;
@@ -31,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub use arbiter::DeviceArbiter;
+pub use arbiter::{DeviceArbiter, DeviceArbiters};
 pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
@@ -44,6 +46,7 @@ pub use izwi_types::{
 pub use kv_cache::KVCacheStats;
 pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
 pub use remote::{RemoteModel, UpstreamStatus};
+pub use replicas::ReplicaStatus;
 pub use request::{
     AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
 };
@@ -54,11 +57,12 @@ pub use types::{
 };
 
 use self::arbiter::{Member, TurnRequest};
-use self::core::{AbortCause, Admission, Command, EngineCore};
+use self::core::{AbortCause, Admission, Command, Refused};
 use output::Delivery;
 use recordings::KeptRecordings;
-use remote::{RemoteCore, RemotePreparer};
-use request::{Abandoned, AudioIntake, RequestProcessor, permits};
+
+use replicas::Replica;
+use request::{Abandoned, AudioIntake, RequestProcessor};
 
 /// A handle to an engine. Clones share the engine; after the last one is dropped the engine finishes open requests and
 /// ends.
@@ -84,6 +88,8 @@ pub struct Engine {
     kept: Arc<KeptRecordings>,
     /// The client of the servers that run the model, if it is remote.
     remote: Option<Remote>,
+    /// Its replicas on several devices; empty if there is one.
+    replicas: Arc<[Replica]>,
 }
 
 /// A remote model behind a handle.
@@ -97,112 +103,18 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Engine {
-    /// Loads the configured model and starts its step loop.
-    ///
-    /// Must be called within a tokio runtime. Loading blocks: call it from a blocking thread for large models.
-    ///
-    /// # Errors
-    /// The configuration is invalid, or the model is unknown, not pulled or does not load.
-    pub fn new(config: EngineCoreConfig) -> Result<Self> {
-        config.validate()?;
-        let executor = executor::build_native(&config)?;
-        Self::with_executor(config, executor)
-    }
-
-    /// Like [`Engine::new`], on a device that other engines share.
-    ///
-    /// # Errors
-    /// As [`Engine::new`].
-    pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
-        config.validate()?;
-        let executor = executor::build_native(&config)?;
-        Self::with_executor_on(config, executor, arbiter)
-    }
-
-    /// Starts a step loop with any executor. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// The configuration is invalid, or there is no runtime.
-    pub fn with_executor(config: EngineCoreConfig, executor: Box<dyn ModelExecutor>) -> Result<Self> {
-        Self::with_executor_on(config, executor, &DeviceArbiter::new())
-    }
-
-    /// Like [`Engine::with_executor`], on a device that other engines share.
-    ///
-    /// # Errors
-    /// As [`Engine::with_executor`].
-    pub fn with_executor_on(
-        config: EngineCoreConfig,
-        executor: Box<dyn ModelExecutor>,
-        arbiter: &Arc<DeviceArbiter>,
-    ) -> Result<Self> {
-        config.validate()?;
-        let runtime = runtime()?;
-        let config = Arc::new(config);
-        let profile = executor.profile();
-        let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
-        let device = arbiter.join();
-        let (handle, receiver, publish) = Self::handle(config, profile, processor, device, None);
-        let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
-        let core = EngineCore::new(config, executor, device, publish);
-        runtime.spawn(core.run(receiver));
-        Ok(handle)
-    }
-
-    /// An engine whose model other servers run. `max_running_requests` limits its open requests; further ones are refused.
-    /// Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// As [`Engine::with_executor`].
-    pub fn with_remote(config: EngineCoreConfig, model: Arc<dyn RemoteModel>) -> Result<Self> {
-        config.validate()?;
-        let runtime = runtime()?;
-        let config = Arc::new(config);
-        let preparer = Arc::new(RemotePreparer(Arc::clone(&model)));
-        let processor = RequestProcessor::new(Arc::clone(&config), model.profile(), preparer);
-        // It computes nothing on a device of this machine.
-        let device = DeviceArbiter::new().join();
-        let remote = Some(Remote(Arc::clone(&model)));
-        let (handle, receiver, publish) = Self::handle(config, model.profile(), processor, device, remote);
-        let core = RemoteCore::new(Arc::clone(&handle.config), model, publish);
-        runtime.spawn(core.run(receiver));
-        Ok(handle)
-    }
-
-    /// A handle, and what its loop receives and publishes with.
-    fn handle(
-        config: Arc<EngineCoreConfig>,
-        profile: Arc<ExecutorProfile>,
-        processor: RequestProcessor,
-        device: Arc<Member>,
-        remote: Option<Remote>,
-    ) -> (Self, mpsc::UnboundedReceiver<Command>, watch::Sender<EngineStatus>) {
-        let (commands, receiver) = mpsc::unbounded_channel();
-        let (publish, status) = watch::channel(EngineStatus::default());
-        let preparing = Arc::new(Semaphore::new(config.num_threads));
-        let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
-        let handle = Self {
-            commands,
-            status,
-            processor,
-            profile,
-            config,
-            preparing,
-            open_audio,
-            device,
-            cloning_us: Arc::default(),
-            kept: Arc::default(),
-            remote,
-        };
-        (handle, receiver, publish)
-    }
-
     /// The servers that run the model and their state; empty if it runs in this process.
     pub fn upstreams(&self) -> Vec<UpstreamStatus> {
         self.remote.as_ref().map(|remote| remote.0.upstreams()).unwrap_or_default()
     }
 
-    /// Static facts about the model.
+    /// The replicas on several devices; empty if the model runs on one.
+    pub fn replicas(&self) -> Vec<ReplicaStatus> {
+        self.replicas.iter().map(Replica::status).collect()
+    }
+
+    /// Static facts about the model; with several devices those of the first replica, with the names of all devices and
+    /// the memory of all replicas.
     pub fn profile(&self) -> &ExecutorProfile {
         &self.profile
     }
@@ -489,7 +401,8 @@ impl Engine {
             input.attach(self.processor.preparer(), admissible.prepared.clone(), Box::new(wake))?;
         }
         let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
-        self.ask(|reply| Command::Add(admission, reply)).await?
+        let added = self.ask(|reply| Command::Add(admission, reply)).await?;
+        added.map_err(|Refused { error, .. }| error)
     }
 
     /// Runs preparation work on the blocking pool, limited by `preparing`; in simulated time within the caller's task.
@@ -544,11 +457,6 @@ impl Engine {
             _ => EngineError::Stopped("stop was requested".to_owned()),
         }
     }
-}
-
-fn runtime() -> Result<tokio::runtime::Handle> {
-    tokio::runtime::Handle::try_current()
-        .map_err(|_| EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned()))
 }
 
 /// Why the loop behind `status` failed; `None` while it runs and after it was stopped.

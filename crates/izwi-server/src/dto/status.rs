@@ -53,6 +53,8 @@ pub(crate) struct EngineHealth {
     pub(crate) kv: KvHealth,
     /// The live streams that play.
     pub(crate) streams: Vec<StreamHealth>,
+    /// The replicas of a model on several devices; empty with one device.
+    pub(crate) replicas: Vec<ReplicaHealth>,
     /// The servers of a remote model.
     pub(crate) upstreams: Vec<UpstreamHealth>,
     /// Absent when the engine did not answer in time.
@@ -65,6 +67,17 @@ pub(crate) struct StreamHealth {
     pub(crate) id: u64,
     /// Audio that was delivered and not played yet, in milliseconds.
     pub(crate) slack_ms: u64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ReplicaHealth {
+    pub(crate) device: String,
+    /// `starting`, `ready`, `draining`, `stopped`, or `failed`: then it takes no more requests.
+    pub(crate) state: &'static str,
+    pub(crate) memory_bytes: usize,
+    pub(crate) pending: usize,
+    pub(crate) running: usize,
+    pub(crate) steps: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -6,11 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use izwi_core::engine::{Engine, KVCacheStats, MetricsSnapshot, SequenceId, UpstreamStatus};
+use izwi_core::engine::{
+    Engine, EngineState, KVCacheStats, MetricsSnapshot, ReplicaStatus, SequenceId, UpstreamStatus,
+};
 use tokio::time::Instant;
 
 use crate::dto::status::{
-    EngineHealth, Health, KvHealth, ModelHealth, Probe, Statistics, StreamHealth, UpstreamHealth, Version,
+    EngineHealth, Health, KvHealth, ModelHealth, Probe, ReplicaHealth, Statistics, StreamHealth,
+    UpstreamHealth, Version,
 };
 use crate::error::ApiError;
 use crate::openapi::NotReadyRefusals;
@@ -149,9 +152,22 @@ async fn engine_health(state: &AppState, engine: &Engine) -> EngineHealth {
         steps: status.steps,
         kv: kv_health(&status.kv),
         streams: status.streams.iter().map(stream).collect(),
+        replicas: engine.replicas().into_iter().map(replica_health).collect(),
         upstreams: engine.upstreams().into_iter().map(upstream).collect(),
         statistics: snapshot.ok().and_then(Result::ok).map(statistics),
     }
+}
+
+fn replica_health(ReplicaStatus { device, memory_bytes, engine }: ReplicaStatus) -> ReplicaHealth {
+    let state = match engine.state {
+        EngineState::Starting => "starting",
+        EngineState::Ready => "ready",
+        EngineState::Draining => "draining",
+        EngineState::Stopped => "stopped",
+        EngineState::Dead(_) => "failed",
+    };
+    let (pending, running, steps) = (engine.pending, engine.running, engine.steps);
+    ReplicaHealth { device, state, memory_bytes, pending, running, steps }
 }
 
 fn kv_health(kv: &KVCacheStats) -> KvHealth {

@@ -24,10 +24,27 @@ pub(in crate::engine) struct Admission {
     pub(in crate::engine) audio_share: Option<OwnedSemaphorePermit>,
 }
 
+/// Why a request was not added.
+#[derive(Debug)]
+pub(in crate::engine) struct Refused {
+    pub(in crate::engine) error: EngineError,
+    /// The request, for another replica of the model; `None` if it is lost.
+    pub(in crate::engine) admission: Option<Box<Admission>>,
+}
+
+impl From<EngineError> for Refused {
+    fn from(error: EngineError) -> Self {
+        Self { error, admission: None }
+    }
+}
+
+/// The answer to a request to add a request.
+pub(in crate::engine) type Added = std::result::Result<(), Refused>;
+
 /// A command to the step loop.
 #[derive(Debug)]
 pub(in crate::engine) enum Command {
-    Add(Box<Admission>, oneshot::Sender<Result<()>>),
+    Add(Box<Admission>, oneshot::Sender<Added>),
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
     /// More text of a request has arrived, or its end.
     TextGrew(RequestId),
@@ -110,7 +127,7 @@ impl EngineCore {
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Add(admission, reply) => {
-                let answer = self.admit(*admission);
+                let answer = self.admit(admission);
                 self.publish();
                 let _ = reply.send(answer);
             }
@@ -190,7 +207,10 @@ impl EngineCore {
         let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "stop was requested".to_owned()));
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Add(_, reply) => drop(reply.send(Err(refusal.clone()))),
+                Command::Add(admission, reply) => {
+                    let refused = Refused { error: refusal.clone(), admission: Some(admission) };
+                    let _ = reply.send(Err(refused));
+                }
                 Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
                 Command::AwaitEnd(reply) => drop(reply.send(verdict())),
                 Command::Drain(reply) => drop(reply),

@@ -9,7 +9,7 @@ use izwi_audio::chunk::ChunkLengths;
 use izwi_types::{StepOutput, Task};
 use tokio::time::Instant;
 
-use super::{Admission, EngineCore, EngineState};
+use super::{Added, Admission, EngineCore, EngineState, Refused};
 use crate::engine::admission::{
     Candidate, Decision, Forecast, HeldStream, LengthModel, LiveStream, OtherHeld, OtherStream, Situation,
     StreamRate,
@@ -66,6 +66,8 @@ pub(super) struct LiveStreams {
     streams: BTreeMap<SequenceId, Stream>,
     /// Accepted streams that wait for others to end.
     held: VecDeque<(SequenceId, Instant)>,
+    /// What the last stream asked for.
+    last_candidate: Option<Candidate>,
     /// When the step in flight is expected to end.
     step_ends_at: Option<Instant>,
 }
@@ -161,15 +163,26 @@ fn setup(work: &Workload) -> StepShape {
 }
 
 impl EngineCore {
-    /// Adds a prepared request to the waiting queue.
-    pub(super) fn admit(&mut self, admission: Admission) -> Result<()> {
-        let id = admission.admissible.id.clone();
+    /// Adds a prepared request to the waiting queue, or gives it back.
+    pub(super) fn admit(&mut self, admission: Box<Admission>) -> Added {
+        match self.may_add(&admission) {
+            Ok(accepted) => {
+                self.add(*admission, accepted);
+                Ok(())
+            }
+            Err(error) => Err(Refused { error, admission: Some(admission) }),
+        }
+    }
+
+    /// Whether a request may be added now, and what was decided about a live stream.
+    fn may_add(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
+        let id = &admission.admissible.id;
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
             EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
             _ => {}
         }
-        if self.requests.contains_key(&id) {
+        if self.requests.contains_key(id) {
             return Err(EngineError::DuplicateId(id.to_string()));
         }
         let waiting = self.scheduler.num_waiting();
@@ -179,9 +192,14 @@ impl EngineCore {
             let retry_after = Duration::from_secs_f64(1.0 / per_second);
             return Err(EngineError::Overloaded { waiting, retry_after });
         }
-        let accepted = self.consider(&admission)?;
+        self.consider(admission)
+    }
+
+    /// Adds a request to the waiting queue.
+    fn add(&mut self, admission: Admission, accepted: Option<(Candidate, Decision)>) {
         let forecast = accepted.as_ref().and_then(|(_, decision)| decision.forecast());
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
+        let id = admissible.id.clone();
         let text_chars = admissible.known_chars();
         let live = accepted.is_some();
         // A window of live audio makes no audio, but somebody waits for it: its steps go before bulk work.
@@ -233,7 +251,6 @@ impl EngineCore {
         self.unseen.insert(sequence, data);
         self.requests.insert(id.clone(), sequence);
         self.request_of.insert(sequence, id);
-        Ok(())
     }
 
     /// Learns from an executed step.
@@ -378,7 +395,8 @@ impl EngineCore {
         for (id, stream) in &mut self.live.streams {
             stream.is_forgotten |= stream.is_stalled(now, self.output.playback_end(*id));
         }
-        let (load, refusal) = self.with_situation(|situation| {
+        let sequences = self.status.pending + self.status.running;
+        let (load, refusal, outlook) = self.with_situation(|situation| {
             let utilisation = situation.utilisation();
             let load = |stream| StreamLoad {
                 utilisation,
@@ -397,6 +415,10 @@ impl EngineCore {
                 Decision::Refuse { retry_after } => Some(retry_after),
                 Decision::Admit(_) | Decision::Wait(_) => None,
             };
+            let outlook = (
+                situation.first_sound(&self.live.last_candidate.unwrap_or(least)),
+                situation.round(sequences + 1),
+            );
             let held = |held: &HeldStream| HeldLoad {
                 utilisation,
                 length_s: held.candidate.length_s,
@@ -412,8 +434,9 @@ impl EngineCore {
                 behind: Duration::from_secs_f64(situation.behind_s().clamp(0.0, 1e6)),
                 ..EngineLoad::default()
             };
-            (load, refusal)
+            (load, refusal, outlook)
         });
+        (self.status.first_sound, self.status.step_with_another) = outlook;
         self.status.refuses_until = refusal.filter(|_| self.config.admission).map(|after| now + after);
         let has_bulk = self.scheduler.has_bulk();
         self.device.set_load(EngineLoad { due, has_bulk, ..load }, is_idle);
@@ -442,6 +465,7 @@ impl EngineCore {
             chunks: admissible.chunk_lengths,
             sample_rate: self.sample_rate,
         };
+        self.live.last_candidate = Some(candidate);
         let mut decision = self.with_situation(|situation| situation.decide(&candidate));
         if let Decision::Refuse { retry_after } = decision {
             if self.config.admission {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{RemoteModel, RemoteOutput};
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::core::{AbortCause, Admission, Command, EngineState, EngineStatus};
+use crate::engine::core::{AbortCause, Added, Admission, Command, EngineState, EngineStatus};
 use crate::engine::error::{EngineError, RemoteError, Result};
 use crate::engine::kv_cache::KVCacheStats;
 use crate::engine::metrics::MetricsCollector;
@@ -42,7 +42,7 @@ struct Open {
     /// Ends what is awaited of the other server.
     abort: AbortHandle,
     /// Told once the answer begins, or that there is none.
-    submitted: Option<oneshot::Sender<Result<()>>>,
+    submitted: Option<oneshot::Sender<Added>>,
     /// Whether its client is slow; then `held` is not polled.
     is_paused: bool,
     held: Option<RemoteOutput>,
@@ -81,7 +81,7 @@ impl RemoteCore {
             config,
             model,
             output: OutputProcessor::new(profile.info.sample_rate_hz),
-            metrics: MetricsCollector::new(&profile.model),
+            metrics: MetricsCollector::new(&profile.model).on(&profile.device),
             sequences: HashMap::new(),
             open: HashMap::new(),
             pending: FuturesUnordered::new(),
@@ -144,7 +144,7 @@ impl RemoteCore {
         match command {
             Command::Add(admission, reply) => match self.check(&admission) {
                 Ok(input) => self.admit(*admission, input, reply),
-                Err(error) => drop(reply.send(Err(error))),
+                Err(error) => drop(reply.send(Err(error.into()))),
             },
             Command::Abort(id, cause, reply) => {
                 let sequence = self.sequences.get(&id).copied();
@@ -209,7 +209,7 @@ impl RemoteCore {
         payload.downcast().map_err(|_| EngineError::Execution("the input is not a remote model's".to_owned()))
     }
 
-    fn admit(&mut self, admission: Admission, input: Arc<Input>, submitted: oneshot::Sender<Result<()>>) {
+    fn admit(&mut self, admission: Admission, input: Arc<Input>, submitted: oneshot::Sender<Added>) {
         let Admission { admissible, delivery, accepted_at, audio_share } = admission;
         self.next_sequence += 1;
         let (sequence, id) = (SequenceId(self.next_sequence), admissible.id);
@@ -273,7 +273,7 @@ impl RemoteCore {
                 let submitted = open.submitted.take();
                 self.remove(sequence);
                 self.output.discard(sequence);
-                let _ = submitted.map(|submitted| submitted.send(Err(error.into())));
+                let _ = submitted.map(|submitted| submitted.send(Err(EngineError::from(error).into())));
             }
             Arrival::Part(None, _) => self.finish(sequence, FinishReason::Stop, None),
             Arrival::Part(Some(Err(error)), _) => {
@@ -393,7 +393,7 @@ impl RemoteCore {
         let refusal = || EngineError::Stopped("stop was requested".to_owned());
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Add(_, reply) => drop(reply.send(Err(refusal()))),
+                Command::Add(_, reply) => drop(reply.send(Err(refusal().into()))),
                 Command::Step(reply) => drop(reply.send(Err(refusal()))),
                 Command::AwaitEnd(reply) => drop(reply.send(Ok(()))),
                 Command::Drain(reply) => drop(reply),

@@ -1,0 +1,178 @@
+//! How engines start: they load a model on its devices, or take an executor, and spawn the loop behind a handle.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::arbiter::{DeviceArbiter, DeviceArbiters, Member};
+use super::config::EngineCoreConfig;
+use super::core::{Command, EngineCore, EngineStatus};
+use super::error::{EngineError, Result};
+use super::executor::{self, ExecutorProfile, ModelExecutor};
+use super::metrics::MetricsCollector;
+use super::remote::{RemoteCore, RemoteModel, RemotePreparer};
+use super::replicas::{Replica, ReplicaRouter, merged_profile};
+use super::request::{RequestProcessor, permits};
+use super::{Engine, Remote};
+
+/// What runs behind a handle: its commands, and where it publishes its status.
+type LoopEnds = (mpsc::UnboundedReceiver<Command>, watch::Sender<EngineStatus>);
+
+impl Engine {
+    /// Loads the configured model and starts its step loop.
+    ///
+    /// Must be called within a tokio runtime. Loading blocks: call it from a blocking thread for large models.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or the model is unknown, not pulled or does not load.
+    pub fn new(config: EngineCoreConfig) -> Result<Self> {
+        Self::on_devices(config, &DeviceArbiters::default())
+    }
+
+    /// Like [`Engine::new`], on devices that other engines share: a replica on each of [`EngineCoreConfig::devices`] that
+    /// has room for the model, or one on [`EngineCoreConfig::device`].
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; with several devices only where the model loads on none of them.
+    pub fn on_devices(config: EngineCoreConfig, arbiters: &DeviceArbiters) -> Result<Self> {
+        config.validate()?;
+        if config.devices.is_empty() {
+            let arbiter = arbiters.of(config.device);
+            return Self::sharing(config, &arbiter);
+        }
+        let placed = executor::place(&config)?;
+        let replicas = placed.into_iter().map(|(device, executor)| (executor, arbiters.of(device))).collect();
+        Self::with_replicas(config, replicas)
+    }
+
+    /// Loads the model on [`EngineCoreConfig::device`], which other engines share, and starts its step loop.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
+        config.validate()?;
+        let executor = executor::build_native(&config)?;
+        Self::with_executor_on(config, executor, arbiter)
+    }
+
+    /// Starts a step loop with any executor. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The configuration is invalid, or there is no runtime.
+    pub fn with_executor(config: EngineCoreConfig, executor: Box<dyn ModelExecutor>) -> Result<Self> {
+        Self::with_executor_on(config, executor, &DeviceArbiter::new())
+    }
+
+    /// Like [`Engine::with_executor`], on a device that other engines share.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`].
+    pub fn with_executor_on(
+        config: EngineCoreConfig,
+        executor: Box<dyn ModelExecutor>,
+        arbiter: &Arc<DeviceArbiter>,
+    ) -> Result<Self> {
+        config.validate()?;
+        let runtime = runtime()?;
+        let config = Arc::new(config);
+        let profile = executor.profile();
+        let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
+        let device = arbiter.join();
+        let metrics = MetricsCollector::new(&profile.model).on(&profile.device);
+        let (handle, (receiver, publish)) = Self::handle(config, profile, processor, device);
+        let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
+        let core = EngineCore::new(config, executor, device, metrics, publish);
+        runtime.spawn(core.run(receiver));
+        Ok(handle)
+    }
+
+    /// Starts a step loop for each of several executors of one model, each on its device. A request goes to the replica on
+    /// which it is predicted to be heard first. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`], or there is no executor.
+    pub fn with_replicas(
+        config: EngineCoreConfig,
+        executors: Vec<(Box<dyn ModelExecutor>, Arc<DeviceArbiter>)>,
+    ) -> Result<Self> {
+        config.validate()?;
+        let runtime = runtime()?;
+        let config = Arc::new(config);
+        let profiles: Vec<_> = executors.iter().map(|(executor, _)| executor.profile()).collect();
+        let empty = || EngineError::config("devices", "[]", "must name at least one device");
+        let profile = Arc::new(merged_profile(&profiles).ok_or_else(empty)?);
+        let metrics = MetricsCollector::new(&profile.model);
+        let (mut replicas, mut first) = (Vec::new(), None);
+        for ((executor, arbiter), profile) in executors.into_iter().zip(profiles) {
+            let device = arbiter.join();
+            first.get_or_insert_with(|| (executor.preparer(), Arc::clone(&device)));
+            let (commands, receiver) = mpsc::unbounded_channel();
+            let (publish, status) = watch::channel(EngineStatus::default());
+            let metrics = metrics.on(&profile.device);
+            let core = EngineCore::new(Arc::clone(&config), executor, device, metrics, publish);
+            runtime.spawn(core.run(receiver));
+            let (device, memory_bytes) = (profile.device.clone(), profile.memory_bytes);
+            replicas.push((Replica { device, memory_bytes, status }, commands));
+        }
+        let (preparer, device) = first.ok_or_else(empty)?;
+        let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), preparer);
+        let known = replicas.iter().map(|(replica, _)| replica.clone()).collect();
+        let router = |publish| ReplicaRouter::new(&profile.model, replicas, metrics, publish);
+        let (handle, (receiver, publish)) = Self::handle(config, Arc::clone(&profile), processor, device);
+        runtime.spawn(router(publish).run(receiver));
+        Ok(Self { replicas: known, ..handle })
+    }
+
+    /// An engine whose model other servers run. `max_running_requests` limits its open requests; further ones are refused.
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`Engine::with_executor`].
+    pub fn with_remote(config: EngineCoreConfig, model: Arc<dyn RemoteModel>) -> Result<Self> {
+        config.validate()?;
+        let runtime = runtime()?;
+        let config = Arc::new(config);
+        let preparer = Arc::new(RemotePreparer(Arc::clone(&model)));
+        let processor = RequestProcessor::new(Arc::clone(&config), model.profile(), preparer);
+        // It computes nothing on a device of this machine.
+        let device = DeviceArbiter::new().join();
+        let remote = Some(Remote(Arc::clone(&model)));
+        let (handle, (receiver, publish)) = Self::handle(config, model.profile(), processor, device);
+        let core = RemoteCore::new(Arc::clone(&handle.config), model, publish);
+        runtime.spawn(core.run(receiver));
+        Ok(Self { remote, ..handle })
+    }
+
+    /// A handle, and what its loop receives and publishes with.
+    fn handle(
+        config: Arc<EngineCoreConfig>,
+        profile: Arc<ExecutorProfile>,
+        processor: RequestProcessor,
+        device: Arc<Member>,
+    ) -> (Self, LoopEnds) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let (publish, status) = watch::channel(EngineStatus::default());
+        let preparing = Arc::new(Semaphore::new(config.num_threads));
+        let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
+        let handle = Self {
+            commands,
+            status,
+            processor,
+            profile,
+            config,
+            preparing,
+            open_audio,
+            device,
+            cloning_us: Arc::default(),
+            kept: Arc::default(),
+            remote: None,
+            replicas: Arc::default(),
+        };
+        (handle, (receiver, publish))
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Handle> {
+    tokio::runtime::Handle::try_current()
+        .map_err(|_| EngineError::Load("an engine needs a tokio runtime; create it within one".to_owned()))
+}
