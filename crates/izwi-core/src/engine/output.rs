@@ -304,14 +304,20 @@ impl OutputProcessor {
         self.sessions.values().filter_map(|session| session.stalls_at(limit)).min()
     }
 
-    /// Drops a session without a final chunk, for clients that disconnected or stalled.
+    /// Drops the session of a request that another server did not take.
     pub(super) fn discard(&mut self, sequence: SequenceId) {
         self.sessions.remove(&sequence);
     }
 
-    /// Counts a live stream that was cut because its client did not read.
-    pub(super) fn count_cut(&self, sequence: SequenceId, metrics: &MetricsCollector) {
-        if let Some(session) = self.sessions.get(&sequence).filter(|session| session.plays()) {
+    /// Drops the session of a request that is aborted because its client has gone or, `is_slow`, does not read. What was
+    /// made of it is counted.
+    pub(super) fn abandon(&mut self, sequence: SequenceId, is_slow: bool, metrics: &mut MetricsCollector) {
+        let Some(session) = self.sessions.remove(&sequence) else { return };
+        if !session.ended {
+            let stats = session.stats(FinishReason::Cancelled, None, self.sample_rate);
+            metrics.request_finished(session.start.task, &stats);
+        }
+        if is_slow && session.plays() {
             metrics.stream_continuity(session.playback.underrun(), true);
         }
     }
@@ -319,16 +325,6 @@ impl OutputProcessor {
     /// Whether the sequence has not ended.
     pub(super) fn is_live(&self, sequence: SequenceId) -> bool {
         self.sessions.get(&sequence).is_some_and(|session| !session.ended)
-    }
-
-    /// Current statistics, for a request that is dropped.
-    pub(super) fn stats_now(
-        &self,
-        sequence: SequenceId,
-        reason: FinishReason,
-    ) -> Option<(Task, RequestStats)> {
-        let session = self.sessions.get(&sequence)?;
-        Some((session.start.task, session.stats(reason, None, self.sample_rate)))
     }
 
     /// Waits for an event of a client that is slow or has more text to send. Cancel-safe. Never returns while there is none.

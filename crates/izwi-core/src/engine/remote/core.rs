@@ -329,16 +329,8 @@ impl RemoteCore {
             AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
             AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
             AbortCause::Disconnect | AbortCause::SlowClient => {
-                if self.output.is_live(sequence)
-                    && let Some((task, stats)) = self.output.stats_now(sequence, FinishReason::Cancelled)
-                {
-                    self.metrics.request_finished(task, &stats);
-                }
-                if cause == AbortCause::SlowClient {
-                    self.output.count_cut(sequence, &self.metrics);
-                }
                 self.remove(sequence);
-                self.output.discard(sequence);
+                self.output.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
             }
         }
         if let Some(submitted) = submitted {
