@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use izwi_core::engine::{
-    DeviceChoice, Engine, EngineCoreConfig, EngineCoreRequest, GenerationParams, Precision,
+    DeviceChoice, Engine, EngineCoreConfig, EngineCoreRequest, EngineState, GenerationParams, Precision,
 };
 
 const MODEL: &str = "pocket-tts-english-cloning";
@@ -47,6 +47,8 @@ async fn metal_and_the_cpu_share_the_requests_and_speak_alike() {
     let alone = Engine::new(config(models.path(), &[DeviceChoice::Cpu])).unwrap();
     let both = Engine::new(config(models.path(), &[DeviceChoice::Metal(0), DeviceChoice::Cpu])).unwrap();
     both.ready().await.unwrap();
+    let is_ready = |replica: &izwi_core::engine::ReplicaStatus| replica.engine.state == EngineState::Ready;
+    crate::soon("both devices are warm", || both.replicas().iter().all(is_ready)).await;
     assert_eq!(both.profile().device, "metal:0,cpu");
     let outputs = futures::future::join_all((0..REQUESTS).map(|seed| both.generate(request(seed)))).await;
     for (seed, output) in (0..REQUESTS).zip(outputs) {

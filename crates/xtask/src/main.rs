@@ -27,6 +27,7 @@ mod monitoring;
 mod node;
 mod packaging;
 mod process;
+mod ray;
 mod steps;
 mod suite;
 mod targets;
@@ -67,6 +68,7 @@ chores:
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
   deploy                    configurations of balancers, and the Helm chart, read by their programs; not in `ci`
+  ray [--all]               the tests of assets/deploy/ray; with --all also those of clusters that lose a node
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
   fuzz [TARGET] [--seconds N]
                             fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
@@ -109,6 +111,7 @@ enum Chore {
     Fuzz(fuzz::Order),
     Packaging,
     Packages,
+    Ray { all: bool },
     Archive,
     ReleaseFiles { folder: String, address: String },
 }
@@ -148,6 +151,8 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["metal-report"] => Some(Chore::MetalReport),
         ["packaging"] => Some(Chore::Packaging),
         ["packages"] => Some(Chore::Packages),
+        ["ray"] => Some(Chore::Ray { all: false }),
+        ["ray", "--all"] => Some(Chore::Ray { all: true }),
         ["archive"] => Some(Chore::Archive),
         ["release-files", folder, address] => {
             Some(Chore::ReleaseFiles { folder: (*folder).to_owned(), address: (*address).to_owned() })
@@ -183,6 +188,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Fuzz(order) => fuzz::run(root, steps, order),
         Chore::Packaging => packaging::check(root, steps),
         Chore::Packages => packaging::try_packages(root, steps),
+        Chore::Ray { all } => ray::run(root, steps, *all),
         Chore::Archive => {
             packaging::make_archive(root, steps).map(|archive| println!("{}", archive.display()))
         }
@@ -216,6 +222,7 @@ mod tests {
             (vec!["test", "--fast"], Some(test(true, &[]))),
             (vec!["test", "--fast", "--", "-p", "x"], Some(test(true, &["-p", "x"]))),
             (vec!["record", "a", "b"], Some(Chore::Record { note: "a b".into() })),
+            (vec!["ray", "--all"], Some(Chore::Ray { all: true })),
             (vec!["record"], None),
             (vec!["test", "-p"], None),
             (vec![], None),

@@ -97,7 +97,7 @@ pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
 }
 
 /// Where cargo puts the binary.
-fn built_izwi() -> Result<PathBuf> {
+pub(crate) fn built_izwi() -> Result<PathBuf> {
     Ok(process::target_folder()?.join("debug").join(format!("izwi{}", std::env::consts::EXE_SUFFIX)))
 }
 

@@ -65,6 +65,7 @@ pages! {
     planning: "docs/planning.md" => ["10000 listeners of hibari", "SESSIONS", "large"];
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     replicas_page: "docs/replicas.md" => ["x-izwi-instance: izwi-0"];
+    ray: "docs/ray.md" => [];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];

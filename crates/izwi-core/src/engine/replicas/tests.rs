@@ -1,3 +1,5 @@
+//! The choice of a replica, and the status of all of them.
+
 use super::*;
 
 fn ready(first_sound_ms: u64, open: usize) -> EngineStatus {
