@@ -176,7 +176,11 @@ struct Sample {
     audio: Duration,
 }
 
-/// What [`MetricsSnapshot`] is made of: the rolling window and the totals. The replicas of a model share one.
+/// Totals that the replicas of a model share.
+#[derive(Debug)]
+struct SharedTotals(Mutex<Totals>);
+
+/// What [`MetricsSnapshot`] is made of: the rolling window and the totals.
 #[derive(Debug)]
 struct Totals {
     window: VecDeque<Sample>,
@@ -270,7 +274,7 @@ pub struct MetricsCollector {
     model: SharedString,
     /// Where the model runs.
     device: SharedString,
-    totals: Arc<Mutex<Totals>>,
+    totals: Arc<SharedTotals>,
     prefix_seen: (u64, u64),
 }
 
@@ -279,7 +283,7 @@ impl MetricsCollector {
     pub fn new(model: &str) -> Self {
         let model = SharedString::from_shared(Arc::from(model));
         announce(&model);
-        let totals = Arc::new(Mutex::new(Totals::new()));
+        let totals = Arc::new(SharedTotals(Mutex::new(Totals::new())));
         Self { model, device: SharedString::const_str(""), totals, prefix_seen: (0, 0) }
     }
 
@@ -292,7 +296,7 @@ impl MetricsCollector {
 
     /// Ignores poisoning: every statement leaves the totals consistent.
     fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds one request that was generated whole to the window and the totals.
