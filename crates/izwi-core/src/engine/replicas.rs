@@ -301,7 +301,10 @@ impl ReplicaRouter {
             // Each replica learns its own device; the first one answers for the model.
             Command::Learned(reply) => {
                 let learned = self.ask_all(Command::Learned);
-                tokio::spawn(async move { learned.await.into_iter().next().map(|first| reply.send(first)) });
+                tokio::spawn(async move {
+                    // An asker that has gone needs no answer.
+                    let _ = learned.await.into_iter().next().map(|first| drop(reply.send(first)));
+                });
             }
             Command::CheckInvariants(reply) => {
                 let checked = self.ask_all(Command::CheckInvariants);

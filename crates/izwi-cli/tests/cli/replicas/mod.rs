@@ -4,6 +4,8 @@
 //! The balancers are the real programs; where one is not installed, its test says so and is not run. Nothing here asserts a
 //! time: the streams are longer than what may be sent ahead of their clients.
 
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
 mod balancer;
 mod listener;
 mod servers;
