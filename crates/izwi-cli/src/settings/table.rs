@@ -103,8 +103,9 @@ pub(crate) static TABLE: &[Setting] = &[
     Setting {
         get: |settings| Value::List(settings.engine.devices.iter().map(ToString::to_string).collect()),
         set: |settings, value| {
+            let names = value.list()?.iter().flat_map(|item| item.split(',')).map(str::trim);
             settings.engine.devices =
-                value.list()?.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+                names.filter(|name| !name.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
             Ok(())
         },
         ..row(

@@ -387,6 +387,33 @@ fn the_server_gets_ready_and_shuts_down() {
 }
 
 #[cfg(unix)]
+#[test]
+fn a_server_leaves_out_a_device_on_which_the_model_does_not_load() {
+    let izwi = Izwi::with_models();
+    refused(&izwi.run(&["serve", "--devices", "cpu,cpu"]), 1, &["devices = cpu", "named twice"]);
+    refused(&izwi.run(&["serve", "--devices", "cpu,gpu"]), 2, &["--devices", "'gpu' is unknown", "cuda:N"]);
+    let mut child = izwi
+        .command(&["serve", "--port", "0", "--asr-model", "none", "--devices", "cuda:99, cpu"])
+        .spawn()
+        .unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    let address = line.trim().strip_prefix("izwi serves on http://").unwrap().to_owned();
+    let begun = std::time::Instant::now();
+    while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(begun.elapsed().as_secs() < 120, "the server is not ready");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(get(&address, "/health").contains("\"device\":\"cpu\""));
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    assert!(log.contains("left out") && log.contains("cuda:99"), "{log}");
+}
+
+#[cfg(unix)]
 fn get(address: &str, path: &str) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
