@@ -9,7 +9,7 @@ use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{CostCurve, Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, GenerationParams,
-    ModelExecutor, RequestId,
+    ModelExecutor, ReplicaStatus, RequestId,
 };
 use tokio::time::{Instant, sleep};
 
@@ -43,6 +43,13 @@ fn replicas(models: Vec<SimulatedModel>) -> Engine {
     Engine::with_replicas(config(), models.into_iter().map(executor).collect()).unwrap()
 }
 
+/// Waits until every replica is warm; an engine is ready with the first.
+async fn all_ready(engine: &Engine) {
+    engine.ready().await.unwrap();
+    let is_ready = |replica: &ReplicaStatus| replica.engine.state == EngineState::Ready;
+    soon("all replicas are warm", || engine.replicas().iter().all(is_ready)).await;
+}
+
 /// Steps of each replica so far.
 fn steps(engine: &Engine) -> Vec<u64> {
     engine.replicas().iter().map(|replica| replica.engine.steps).collect()
@@ -66,7 +73,7 @@ async fn listen(engine: &Engine) -> Result<Duration, EngineError> {
 
 /// How many of `count` listeners who come `gap` apart are accepted. None of those hears a gap.
 async fn accepted(engine: &Engine, count: u32, gap: Duration) -> usize {
-    engine.ready().await.unwrap();
+    all_ready(engine).await;
     for _ in 0..6 {
         engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap();
     }
@@ -97,7 +104,7 @@ async fn two_devices_take_the_listeners_of_both_and_nobody_hears_a_gap() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_goes_to_the_device_on_which_it_is_heard_first() {
     let engine = replicas(vec![speaker(60, 10), speaker(10, 8)]);
-    engine.ready().await.unwrap();
+    all_ready(&engine).await;
     // Both have learned what they cost.
     for _ in 0..6 {
         listen(&engine).await.unwrap();
@@ -112,7 +119,7 @@ async fn a_listener_goes_to_the_device_on_which_it_is_heard_first() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_come_at_once_are_spread() {
     let engine = replicas(vec![speaker(20, 10), speaker(20, 10)]);
-    engine.ready().await.unwrap();
+    all_ready(&engine).await;
     let generate = || engine.generate(EngineCoreRequest::tts(TEXT));
     let before = steps(&engine);
     let begun = Instant::now();
@@ -187,7 +194,7 @@ async fn where_all_replicas_fail_the_engine_does() {
 async fn commands_find_their_request_on_any_replica() {
     let slow = || SimulatedModel { step_time: ms(5), ..Default::default() };
     let engine = replicas(vec![slow(), slow()]);
-    engine.ready().await.unwrap();
+    all_ready(&engine).await;
     let long = "x".repeat(2_000);
     let mut streams = Vec::new();
     for name in ["a", "b", "c", "d"] {

@@ -3,7 +3,7 @@
 // The routes take 8 to 48 kHz; devices with more are resampled by the browser.
 const RATE = 48_000;
 
-// Begins to record. `onsamples` receives the pieces. Returns {rate, stop()}.
+// Begins to record. `onsamples` receives the pieces, none after stop() has ended. Returns {rate, stop()}.
 export async function capture(onsamples) {
   if (!navigator.mediaDevices?.getUserMedia || !globalThis.AudioWorkletNode) {
     throw new Error("Browsers give pages a microphone on https or localhost only. Open this page there, or drop a file.");
@@ -19,6 +19,7 @@ export async function capture(onsamples) {
     throw new Error(reasons[error.name] ?? `The microphone cannot be used: ${error.message}`);
   }
   let context = new AudioContext({ sampleRate: RATE });
+  let node;
   try {
     let source;
     try {
@@ -32,7 +33,7 @@ export async function capture(onsamples) {
     }
     await context.audioWorklet.addModule("/page/capture-worklet.js");
     await context.resume();
-    const node = new AudioWorkletNode(context, "izwi-capture", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
+    node = new AudioWorkletNode(context, "izwi-capture", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
     node.port.onmessage = ({ data }) => onsamples(data);
     source.connect(node);
   } catch (error) {
@@ -48,6 +49,8 @@ export async function capture(onsamples) {
       isOn = false;
       stream.getTracks().forEach((track) => track.stop());
       await context.close();
+      // Pieces may still be on their way from the audio thread.
+      node.port.onmessage = null;
     },
   };
 }
