@@ -189,6 +189,35 @@ async fn audio_leaves_before_the_upstream_has_ended() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_holds_the_upstream_back() -> Result<()> {
+    // Parts of a second, 60 MiB: more than the sockets of both connections hold.
+    const PARTS: usize = 1_300;
+    let part = audio(24_000);
+    let parts = vec![part.clone(); PARTS];
+    let upstream =
+        Upstream::start(move |_| Reply::Audio(parts.clone(), Arc::new(Semaphore::new(PARTS)))).await?;
+    let server = in_front_of("remote-held", &upstream).await?;
+    let mut response = server.speech(&pcm()).await?;
+    ensure!(response.status() == 200, "{:?}", response.text().await);
+    let (mut sent, mut unchanged) = (0, 0);
+    while unchanged < 20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        unchanged = if sent > 0 && upstream.sent() == sent { unchanged + 1 } else { 0 };
+        sent = upstream.sent();
+    }
+    assert!(sent < PARTS, "all of it was taken for a client that reads nothing");
+    let mut got = 0;
+    while let Some(more) = guarded(response.chunk()).await?? {
+        let at = got % part.len();
+        let expected = part[at..].iter().chain(part.iter().cycle());
+        assert!(more.iter().zip(expected).all(|(a, b)| a == b), "other samples from byte {got} on");
+        got += more.len();
+    }
+    assert_eq!((got, upstream.sent()), (PARTS * part.len(), PARTS));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_closes_the_connection_to_the_upstream() -> Result<()> {
     let first = audio(2 * CHUNK);
     let upstream = Upstream::start(move |number| match number {

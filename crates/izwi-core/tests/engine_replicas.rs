@@ -8,8 +8,8 @@ use std::time::Duration;
 use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{CostCurve, Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
-    DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, GenerationParams,
-    ModelExecutor, ReplicaStatus, RequestId,
+    Conversation, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState,
+    GenerationParams, Message, ModelExecutor, ReplicaStatus, RequestId,
 };
 use tokio::time::{Instant, sleep};
 
@@ -151,6 +151,44 @@ async fn every_request_has_the_samples_of_one_device_alone() {
     assert_eq!(engine.metrics().await.total_requests, 12, "one window for both");
     assert_eq!(engine.check_invariants().await.unwrap(), Ok(()));
     assert_eq!((engine.kv_cache_stats().used_blocks, engine.status().running), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_goes_to_the_replica_that_has_the_conversation() {
+    let config = || EngineCoreConfig { block_size: 4, ..Default::default() };
+    let chatter = || {
+        let model = SimulatedModel { chats: true, ..speaker(20, 10) };
+        let executor: Box<dyn ModelExecutor> = Box::new(SimulatedExecutor::new(&config(), model));
+        (executor, DeviceArbiter::new())
+    };
+    let engine = Engine::with_replicas(config(), vec![chatter(), chatter()]).unwrap();
+    all_ready(&engine).await;
+    let turn = async |conversation: &mut Conversation, text: &str| {
+        conversation.ask(vec![Message::Text(text.to_owned())]);
+        let output = engine.generate(EngineCoreRequest::converse(conversation.clone())).await.unwrap();
+        let known = output.stats.prompt_tokens + output.emissions.len() - 1;
+        conversation.answer(output.emissions, output.stats.prompt_tokens);
+        known
+    };
+    let (mut first, mut second) = (Conversation::new(), Conversation::new());
+    let first_words = "Good evening. Have you read what the weather will be like tomorrow?";
+    let (mut of_first, mut of_second) =
+        tokio::join!(turn(&mut first, first_words), turn(&mut second, "Good morning. Who are you, and why?"));
+    let begun = steps(&engine);
+    assert!(begun.iter().all(|steps| *steps > 0), "a conversation on each: {begun:?}");
+    let mut places = Vec::new();
+    for round in 0..3 {
+        for (conversation, known) in [(&mut first, &mut of_first), (&mut second, &mut of_second)] {
+            let (before, hits) = (steps(&engine), engine.kv_cache_stats().prefix_hits);
+            let computed = std::mem::replace(known, turn(conversation, "And then?").await);
+            let grew: Vec<bool> = steps(&engine).iter().zip(before).map(|(now, then)| *now > then).collect();
+            assert_eq!(grew.iter().filter(|grew| **grew).count(), 1, "round {round}: {grew:?}");
+            let hits = engine.kv_cache_stats().prefix_hits - hits;
+            assert_eq!(hits as usize, computed / 4, "round {round}: of {computed} positions");
+            places.push(grew[0]);
+        }
+    }
+    assert!(places.chunks(2).all(|pair| pair[0] != pair[1] && pair[0] == places[0]), "{places:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

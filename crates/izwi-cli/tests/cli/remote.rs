@@ -1,32 +1,64 @@
 //! Remote models in the commands: what is shown of them, what is sent, and what fails.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::Izwi;
 
-/// A server that answers one speech request with `samples` samples of value 256. The head of the request is sent on.
+/// Answers one speech request with `samples` samples of value 256. The head of the request is sent on.
+fn answer(
+    mut stream: impl Read + Write,
+    samples: usize,
+    heads: &mpsc::Sender<String>,
+) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"}") {
+        let mut more = [0; 4_096];
+        let count = stream.read(&mut more)?;
+        assert!(count > 0, "the request ended early");
+        request.extend_from_slice(&more[..count]);
+    }
+    heads.send(String::from_utf8(request).unwrap()).unwrap();
+    let length = samples * 2;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: audio/pcm\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(&[0, 1].repeat(samples))?;
+    stream.flush()
+}
+
+/// A server that answers one speech request.
 fn server(samples: usize) -> (u16, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (heads, seen) = mpsc::channel();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"}") {
-            let mut more = [0; 4_096];
-            let count = stream.read(&mut more).unwrap();
-            assert!(count > 0, "the request ended early");
-            request.extend_from_slice(&more[..count]);
-        }
-        heads.send(String::from_utf8(request).unwrap()).unwrap();
-        let length = samples * 2;
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: audio/pcm\r\nContent-Length: {length}\r\n\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(&[0, 1].repeat(samples)).unwrap();
-    });
+    std::thread::spawn(move || answer(listener.accept().unwrap().0, samples, &heads).unwrap());
     (port, seen)
+}
+
+/// A server that speaks TLS and answers speech requests. Returns its port, and its certificate in PEM.
+fn tls_server(samples: usize) -> (u16, String, mpsc::Receiver<String>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = versions.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key);
+    let config = Arc::new(config.unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (heads, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            // A client that does not trust the certificate leaves.
+            let _ = answer(StreamOwned::new(connection, stream.unwrap()), samples, &heads);
+        }
+    });
+    (port, made.cert.pem(), seen)
 }
 
 fn with_config(text: &str) -> Izwi {
@@ -103,4 +135,26 @@ fn a_server_that_does_not_answer_is_told() {
     assert_eq!(failed.status.code(), Some(1), "{message}");
     assert!(message.contains("model 'far' cannot be reached"), "{message}");
     assert!(!izwi.path("a.wav").exists());
+}
+
+#[test]
+fn https_needs_a_certificate_that_the_system_trusts() {
+    let (port, certificate, seen) = tls_server(24_000);
+    let izwi = with_config(&table("far", port).replace("http:", "https:"));
+    std::fs::write(izwi.path("trusted.pem"), certificate).unwrap();
+    let (_, other, _) = tls_server(1);
+    std::fs::write(izwi.path("other.pem"), other).unwrap();
+    let arguments = ["say", "Hello.", "--config", "izwi.toml", "--model", "far", "-o", "a.wav"];
+    let with = |file: &str| izwi.command(&arguments).env("SSL_CERT_FILE", izwi.path(file)).output().unwrap();
+
+    let refused = with("other.pem");
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("cannot be reached safely") && message.contains("certificate"), "{message}");
+    assert!(seen.try_recv().is_err() && !izwi.path("a.wav").exists(), "nothing is sent to a stranger");
+
+    let said = with("trusted.pem");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(seen.recv().unwrap().contains("\"input\":\"Hello.\""));
+    assert_eq!(std::fs::read(izwi.path("a.wav")).unwrap().len(), 44 + 48_000);
 }

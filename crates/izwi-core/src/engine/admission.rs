@@ -235,6 +235,12 @@ impl Situation<'_> {
         if self.costs.is_known() { seconds(self.step_s(sequences)) } else { Duration::ZERO }
     }
 
+    /// Time of one more position of a prompt; zero before anything is known.
+    pub fn prompt_token(&self) -> Duration {
+        let tokens = |prefill_tokens| StepShape { prefill_tokens, ..StepShape::default() };
+        seconds((self.costs.seconds(tokens(1_000)) - self.costs.seconds(tokens(0))).max(0.0) / 1_000.0)
+    }
+
     /// Whether the first stream that waits can start now. Streams of other engines that have waited longer come first.
     pub fn can_start(&self) -> bool {
         let waited_s = self.held.first().map_or(0.0, |held| held.waited_s);

@@ -88,6 +88,8 @@ pub struct EngineStatus {
     pub first_sound: Duration,
     /// Predicted time in which all sequences and another one have a step.
     pub step_with_another: Duration,
+    /// Predicted time of one more position of a prompt.
+    pub prompt_token: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

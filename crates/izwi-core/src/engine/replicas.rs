@@ -2,13 +2,15 @@
 //!
 //! A [`ReplicaRouter`] takes the place of the step loop behind the [`Engine`](super::Engine) handle. Each replica is a step
 //! loop of its own, with its weights, its KV pool and its place on its device. The router passes a request on to the replica
-//! on which it is heard first, as predicted; one that is refused there goes to the next, and is refused only where all
+//! on which it is heard first, as predicted, with what it need not compute of the prompt; one that is refused there goes to the next, and is refused only where all
 //! refuse. From then on the replica delivers to the client directly. A replica that fails takes no more requests; the
 //! others go on. Must not know tensors, wire formats or HTTP.
 
+mod cached_prompts;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +21,12 @@ use izwi_types::Task;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use cached_prompts::CachedPrompts;
+
+use super::config::EngineCoreConfig;
 use super::core::{Added, Admission, Command, EngineState, EngineStatus, Refused};
 use super::error::EngineError;
-use super::kv_cache::KVCacheStats;
+use super::kv_cache::{BlockHash, KVCacheStats};
 use super::metrics::{self, MetricsCollector};
 use super::output::Delivery;
 use super::types::SequenceId;
@@ -83,6 +88,10 @@ struct Routed {
 struct Offer {
     reply: oneshot::Sender<Added>,
     is_live: bool,
+    /// Positions of its prompt that each replica has computed.
+    cached: Vec<usize>,
+    /// The last full block of its prompt.
+    last_block: Option<BlockHash>,
     /// Those that refused it.
     tried: Vec<usize>,
     /// The refusal with the shortest pause.
@@ -92,7 +101,7 @@ struct Offer {
 /// What happened at a replica.
 enum Event {
     /// It answered an offer; an error means that the request is lost.
-    Answered(usize, Offer, Result<Added, oneshot::error::RecvError>),
+    Answered(usize, Box<Offer>, Result<Added, oneshot::error::RecvError>),
     /// It published a status; `has_ended` if it was the last.
     Changed { index: usize, status: watch::Receiver<EngineStatus>, has_ended: bool },
 }
@@ -101,6 +110,7 @@ enum Event {
 pub(super) struct ReplicaRouter {
     model: String,
     replicas: Vec<Routed>,
+    cached: CachedPrompts,
     metrics: MetricsCollector,
     events: FuturesUnordered<BoxFuture<'static, Event>>,
     publish: watch::Sender<EngineStatus>,
@@ -109,6 +119,7 @@ pub(super) struct ReplicaRouter {
 impl ReplicaRouter {
     pub(super) fn new(
         model: &str,
+        config: &EngineCoreConfig,
         replicas: Vec<(Replica, mpsc::UnboundedSender<Command>)>,
         metrics: MetricsCollector,
         publish: watch::Sender<EngineStatus>,
@@ -118,7 +129,14 @@ impl ReplicaRouter {
             Routed { replica, commands: Some(commands), last, unanswered: 0 }
         };
         let replicas = replicas.into_iter().map(routed).collect();
-        Self { model: model.to_owned(), replicas, metrics, events: FuturesUnordered::new(), publish }
+        Self {
+            model: model.to_owned(),
+            replicas,
+            cached: CachedPrompts::new(config.enable_prefix_caching.then_some(config.block_size)),
+            metrics,
+            events: FuturesUnordered::new(),
+            publish,
+        }
     }
 
     /// Runs until all handles are gone and all replicas have ended.
@@ -195,10 +213,18 @@ impl ReplicaRouter {
         self.publish.send_replace(merged(&statuses));
     }
 
-    fn answered(&mut self, index: usize, mut offer: Offer, answer: Result<Added, oneshot::error::RecvError>) {
+    fn answered(
+        &mut self,
+        index: usize,
+        mut offer: Box<Offer>,
+        answer: Result<Added, oneshot::error::RecvError>,
+    ) {
         let Refused { error, admission } = match answer {
             Ok(Ok(())) => {
                 metrics::count_replica_request(&self.model, &self.replicas[index].replica.device);
+                if let Some(last) = offer.last_block {
+                    self.cached.record(index, last);
+                }
                 let _ = offer.reply.send(Ok(()));
                 return;
             }
@@ -219,7 +245,7 @@ impl ReplicaRouter {
     }
 
     /// Offers a request to the best of the replicas that have not refused it.
-    fn offer(&mut self, mut admission: Box<Admission>, mut offer: Offer) {
+    fn offer(&mut self, mut admission: Box<Admission>, mut offer: Box<Offer>) {
         while let Some(index) = self.best(&offer) {
             let Some(commands) = &self.replicas[index].commands else { break };
             let (reply, answer) = oneshot::channel();
@@ -248,7 +274,9 @@ impl ReplicaRouter {
             !offer.tried.contains(index) && routed.commands.is_some() && !is_over(&routed.last.state)
         });
         candidates
-            .min_by_key(|(_, routed)| rank(&routed.last, routed.unanswered, offer.is_live, now))
+            .min_by_key(|(index, routed)| {
+                rank(&routed.last, routed.unanswered, offer.is_live, offer.cached[*index], now)
+            })
             .map(|(index, _)| index)
     }
 
@@ -280,7 +308,11 @@ impl ReplicaRouter {
                 let is_live = admission.admissible.live
                     && admission.admissible.task != Task::Asr
                     && matches!(admission.delivery, Delivery::Stream(_));
-                self.offer(admission, Offer { reply, is_live, tried: Vec::new(), refusal: None });
+                let prompt = admission.admissible.work.prefix();
+                let cached = self.cached.positions(prompt, self.replicas.len());
+                let last_block = prompt.last().copied();
+                let offer = Offer { reply, is_live, cached, last_block, tried: Vec::new(), refusal: None };
+                self.offer(admission, Box::new(offer));
             }
             Command::Metrics(reply) => drop(reply.send(self.metrics.snapshot())),
             // Only the replica that has the request heeds the others.
@@ -327,7 +359,7 @@ impl ReplicaRouter {
 }
 
 /// The answers of the replicas that gave one; an error where all failed.
-fn whole<T>(answers: Vec<super::Result<T>>) -> super::Result<Vec<T>> {
+fn whole<T>(answers: Vec<super::error::Result<T>>) -> super::error::Result<Vec<T>> {
     let (found, mut errors): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     match errors.pop() {
         Some(Err(error)) if found.is_empty() => Err(error),
@@ -348,19 +380,22 @@ fn pause(refusal: &EngineError) -> Duration {
     }
 }
 
-/// The order of replicas for a request; the least is the best.
+/// The order of replicas for a request of whose prompt they have computed `cached` positions; the least is the best.
 fn rank(
     status: &EngineStatus,
     unanswered: u32,
     is_live: bool,
+    cached: usize,
     now: Instant,
-) -> (bool, bool, Duration, usize) {
+) -> (bool, bool, Duration, Reverse<usize>, usize) {
     let refuses = is_live && status.refuses_until.is_some_and(|until| until > now);
     let predicted = if is_live { status.first_sound } else { status.step_with_another };
     // Those that are on their way there delay it as much again.
     let expected = predicted.saturating_mul(1 + unanswered);
+    let saved = status.prompt_token.saturating_mul(u32::try_from(cached).unwrap_or(u32::MAX));
+    let expected = expected.saturating_sub(saved);
     let open = status.pending + status.running + unanswered as usize;
-    (status.state != EngineState::Ready, refuses, expected, open)
+    (status.state != EngineState::Ready, refuses, expected, Reverse(cached), open)
 }
 
 /// One status of all replicas, by their devices.
@@ -384,6 +419,7 @@ fn merged(replicas: &[(&str, &EngineStatus)]) -> EngineStatus {
     // `None` is the least: one that accepts at once.
     all.refuses_until = working().map(|status| status.refuses_until).min().flatten();
     all.first_sound = working().map(|status| status.first_sound).min().unwrap_or_default();
+    all.prompt_token = working().map(|status| status.prompt_token).min().unwrap_or_default();
     all.step_with_another = working().map(|status| status.step_with_another).min().unwrap_or_default();
     all
 }
@@ -415,7 +451,9 @@ fn add_kv(all: &mut KVCacheStats, one: &KVCacheStats) {
 }
 
 /// What the handle of several replicas tells of the model: the facts of the first, on all devices.
-pub(super) fn merged_profile(profiles: &[Arc<super::ExecutorProfile>]) -> Option<super::ExecutorProfile> {
+pub(super) fn merged_profile(
+    profiles: &[Arc<super::executor::ExecutorProfile>],
+) -> Option<super::executor::ExecutorProfile> {
     let mut all = (**profiles.first()?).clone();
     let devices: Vec<&str> = profiles.iter().map(|profile| profile.device.as_str()).collect();
     all.device = devices.join(",");

@@ -418,6 +418,7 @@ impl EngineCore {
             let outlook = (
                 situation.first_sound(&self.live.last_candidate.unwrap_or(least)),
                 situation.round(sequences + 1),
+                situation.prompt_token(),
             );
             let held = |held: &HeldStream| HeldLoad {
                 utilisation,
@@ -436,7 +437,7 @@ impl EngineCore {
             };
             (load, refusal, outlook)
         });
-        (self.status.first_sound, self.status.step_with_another) = outlook;
+        (self.status.first_sound, self.status.step_with_another, self.status.prompt_token) = outlook;
         self.status.refuses_until = refusal.filter(|_| self.config.admission).map(|after| now + after);
         let has_bulk = self.scheduler.has_bulk();
         self.device.set_load(EngineLoad { due, has_bulk, ..load }, is_idle);

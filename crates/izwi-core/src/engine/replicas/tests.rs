@@ -16,16 +16,23 @@ fn ready(first_sound_ms: u64, open: usize) -> EngineStatus {
 async fn the_replica_that_is_heard_first_comes_first() {
     let now = Instant::now();
     let (fast, slow) = (ready(100, 9), ready(800, 0));
-    assert!(rank(&fast, 0, true, now) < rank(&slow, 0, true, now));
+    assert!(rank(&fast, 0, true, 0, now) < rank(&slow, 0, true, 0, now));
     // Seven are on their way to the fast one.
-    assert!(rank(&fast, 8, true, now) > rank(&slow, 0, true, now));
+    assert!(rank(&fast, 8, true, 0, now) > rank(&slow, 0, true, 0, now));
     // Work that nobody waits for goes where its steps come soonest.
-    assert!(rank(&fast, 0, false, now) > rank(&slow, 0, false, now));
+    assert!(rank(&fast, 0, false, 0, now) > rank(&slow, 0, false, 0, now));
     let full = EngineStatus { refuses_until: Some(now + Duration::from_secs(1)), ..fast.clone() };
-    assert!(rank(&full, 0, true, now) > rank(&slow, 0, true, now));
-    assert!(rank(&full, 0, true, now + Duration::from_secs(2)) < rank(&slow, 0, true, now));
+    assert!(rank(&full, 0, true, 0, now) > rank(&slow, 0, true, 0, now));
+    assert!(rank(&full, 0, true, 0, now + Duration::from_secs(2)) < rank(&slow, 0, true, 0, now));
+    // 2 s of prompt need not be computed again on the slow one; the last prompt on the full one does not help.
+    let learned = EngineStatus { prompt_token: Duration::from_millis(2), ..slow.clone() };
+    assert!(rank(&learned, 0, true, 1_000, now) < rank(&fast, 0, true, 0, now));
+    assert!(rank(&learned, 0, true, 300, now) > rank(&fast, 0, true, 0, now));
+    assert!(rank(&full, 0, true, 1_000, now) > rank(&slow, 0, true, 0, now));
+    let unknown = ready(0, 0);
+    assert!(rank(&unknown, 0, true, 16, now) < rank(&unknown, 0, true, 0, now));
     let starting = EngineStatus::default();
-    assert!(rank(&starting, 0, true, now) > rank(&slow, 0, true, now));
+    assert!(rank(&starting, 0, true, 0, now) > rank(&slow, 0, true, 0, now));
 }
 
 #[test]

@@ -53,6 +53,16 @@ impl Progress {
     }
 }
 
+impl Workload {
+    /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
+    pub(in crate::engine) fn prefix(&self) -> &[BlockHash] {
+        match self {
+            Self::Autoregressive { prefix, .. } => prefix.hashes(),
+            Self::Units(_) | Self::Encoder(_) => &[],
+        }
+    }
+}
+
 /// The next computation of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
@@ -161,10 +171,7 @@ impl Sequence {
     }
 
     pub(super) fn prefix(&self) -> &[BlockHash] {
-        match &self.work {
-            Workload::Autoregressive { prefix, .. } => prefix.hashes(),
-            Workload::Units(_) | Workload::Encoder(_) => &[],
-        }
+        self.work.prefix()
     }
 
     /// Appends the content key of a generated position, or that it has none; the positions of branches have none. Copies
