@@ -97,10 +97,13 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. The exit status is 1 where something failed, 2 where the arguments cannot be used."""
+    """Runs a command. The exit status is 1 where something failed, 2 where the arguments cannot be used, 130 where it was
+    interrupted."""
     given = parser().parse_args(arguments)
     try:
         return _run(given)
+    except KeyboardInterrupt:
+        return 130
     except (IzwiError, ValueError, OSError) as error:
         print(f"izwi-ray: {error}", file=sys.stderr)
         return 2

@@ -29,8 +29,9 @@ class Settings(BaseModel):
     arguments: list[str] = []
     #: Environment variables of the process, like `IZWI_HOME`.
     environment: dict[str, str] = {}
-    #: The key that clients must send. Without it anybody who reaches Serve's port may ask.
-    api_key: str | None = None
+    #: The key that clients must send, as Izwi takes it: 16 printable ASCII characters or more, without blanks. Without it
+    #: anybody who reaches Serve's port may ask.
+    api_key: str | None = Field(default=None, pattern=r"^[!-~]{16,}$")
     #: Processor cores of a replica; also Izwi's number of threads.
     cpus: float = Field(default=1.0, gt=0)
     #: GPUs of a replica.
@@ -42,7 +43,8 @@ class Settings(BaseModel):
     max_ongoing_requests: int = Field(default=64, ge=1)
     upscale_delay_s: float = Field(default=5.0, ge=0)
     downscale_delay_s: float = Field(default=300.0, ge=0)
-    look_back_period_s: float = Field(default=10.0, gt=0)
+    #: Longer than the ten seconds between two reports.
+    look_back_period_s: float = Field(default=15.0, gt=10)
     #: Models that a replica keeps loaded for requests with the header `serve_multiplexed_model_id`.
     models_per_replica: int = Field(default=3, ge=1)
     ready_timeout_s: float = Field(default=300.0, gt=0)
@@ -148,8 +150,11 @@ class Replica:
         self._process.stop()
 
     async def __del__(self) -> None:
-        await self._proxy.close()
-        await asyncio.to_thread(self.stop)
+        # A replica whose Izwi did not start has no proxy.
+        if proxy := getattr(self, "_proxy", None):
+            await proxy.close()
+        if hasattr(self, "_process"):
+            await asyncio.to_thread(self.stop)
 
     async def _url(self) -> str:
         return await asyncio.to_thread(self._process.url, 60.0)
