@@ -61,11 +61,14 @@ impl Balancer {
         }
     }
 
-    /// The node for an utterance of a listener whose last node was `last`, which is not chosen again if it is dead; `None` if
-    /// no other node takes streams.
-    pub(crate) fn choose(&self, last: Option<&Arc<Node>>) -> Option<Arc<Node>> {
+    /// The node for an utterance of a listener whose last node was `last`, which is not chosen again if it is dead, nor are
+    /// those that were `tried`; `None` if no other node takes streams.
+    pub(crate) fn choose(&self, last: Option<&Arc<Node>>, tried: &[Arc<Node>]) -> Option<Arc<Node>> {
         let is_open = |node: &Arc<Node>| {
-            node.takes_streams() && last.is_none_or(|last| !(last.is_killed() && Arc::ptr_eq(last, node)))
+            let is = |other: &Arc<Node>| Arc::ptr_eq(other, node);
+            node.takes_streams()
+                && last.is_none_or(|last| !(last.is_killed() && is(last)))
+                && !tried.iter().any(is)
         };
         let stays = last.filter(|node| self.policy == Policy::Sessions && is_open(node));
         if let Some(node) = stays {

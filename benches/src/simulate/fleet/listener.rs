@@ -18,8 +18,8 @@ use crate::random::Random;
 const BACKOFF_S: f64 = 0.5;
 /// The longest of these pauses.
 const MAX_BACKOFF_S: f64 = 8.0;
-/// How often the balancer takes another node instead of one that does not answer.
-const REDISPATCHES: u32 = 3;
+/// How often the balancer takes another node instead of one that does not answer, or refuses.
+const REDISPATCHES: usize = 3;
 /// How often a refused utterance is asked for in all.
 const ASKS: u32 = 4;
 
@@ -59,12 +59,14 @@ pub(crate) struct World {
     ends_at: Instant,
     tally: Mutex<Tally>,
     ids: AtomicU64,
+    /// Whether the balancer passes a refused request on, and tries no node twice.
+    passes_on: bool,
 }
 
 impl World {
     /// A world without listeners.
-    pub(crate) fn new(balancer: Balancer, counted_from: Instant, ends_at: Instant) -> Self {
-        Self { balancer, counted_from, ends_at, tally: Mutex::default(), ids: AtomicU64::new(0) }
+    pub(crate) fn new(balancer: Balancer, counted_from: Instant, ends_at: Instant, passes_on: bool) -> Self {
+        Self { balancer, counted_from, ends_at, tally: Mutex::default(), ids: AtomicU64::new(0), passes_on }
     }
 
     /// What the listeners saw.
@@ -134,8 +136,10 @@ impl Listener {
         world.count(asked_at, |tally| tally.utterances += 1);
         let (seed, chars) = (self.random.next() >> 16, self.random.log_between(TEXT.0, TEXT.1) as usize);
         let (mut asks, mut backoff_s, mut cut_at) = (0, BACKOFF_S, None);
+        let mut tried = Vec::new();
         loop {
-            let Some(node) = self.reach(world, asked_at) else {
+            let Some(node) = self.reach(world, asked_at, &mut tried) else {
+                tried.clear();
                 self.back_off(&mut backoff_s).await;
                 continue;
             };
@@ -161,6 +165,11 @@ impl Listener {
                         self.back_off(&mut backoff_s).await;
                         continue;
                     };
+                    if world.passes_on && tried.len() < REDISPATCHES {
+                        tried.push(node);
+                        continue;
+                    }
+                    tried.clear();
                     asks += 1;
                     world.count(asked_at, |tally| tally.refused += u64::from(asks == 1));
                     if asks >= ASKS {
@@ -173,14 +182,17 @@ impl Listener {
     }
 
     /// The node of the balancer's choice. If it is dead, the balancer takes another one, some times.
-    fn reach(&mut self, world: &World, asked_at: Instant) -> Option<Arc<Node>> {
-        for _ in 0..=REDISPATCHES {
-            let node = world.balancer.choose(self.node.as_ref())?;
+    fn reach(&mut self, world: &World, asked_at: Instant, tried: &mut Vec<Arc<Node>>) -> Option<Arc<Node>> {
+        for _ in tried.len()..=REDISPATCHES {
+            let node = world.balancer.choose(self.node.as_ref(), tried)?;
             self.node = Some(Arc::clone(&node));
             if !node.is_killed() {
                 return Some(node);
             }
             world.count(asked_at, |tally| tally.unreachable += 1);
+            if world.passes_on {
+                tried.push(node);
+            }
         }
         None
     }

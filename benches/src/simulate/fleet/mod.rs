@@ -83,6 +83,9 @@ pub(crate) struct FleetArgs {
     /// Seconds after which the balancer notices a killed node.
     #[arg(long, default_value_t = 2.0)]
     pub(crate) detect: f64,
+    /// The balancer sends a refused utterance to another node, and tries no node twice, as NGINX does.
+    #[arg(long)]
+    pub(crate) pass_on: bool,
     /// The planned share of refused utterances.
     #[arg(long, default_value_t = 0.001)]
     pub(crate) refused: f64,
@@ -179,7 +182,7 @@ async fn run(args: &FleetArgs, machine: &Machine, plan: &Plan, policy: Policy) -
     let seconds = Duration::from_secs_f64;
     let counted_from = start + seconds(args.before);
     let ends_at = counted_from + seconds(args.seconds);
-    let world = Arc::new(World::new(balancer, counted_from, ends_at));
+    let world = Arc::new(World::new(balancer, counted_from, ends_at, args.pass_on));
     let mut helpers = JoinSet::new();
     helpers.spawn(scrape(Arc::clone(&world), seconds(args.scrape)));
     helpers.spawn(fail(args.clone(), Arc::clone(&world), counted_from));

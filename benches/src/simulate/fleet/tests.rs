@@ -19,6 +19,7 @@ fn args(policies: &[Policy]) -> FleetArgs {
         drained: 1,
         slow: 0,
         detect: 2.0,
+        pass_on: false,
         refused: 0.001,
         waiting: 0.01,
         first_audio: 1.0,
@@ -60,4 +61,14 @@ fn a_fleet_that_is_too_small_refuses() {
     // What was accepted is kept.
     assert_eq!(row.failed, 0, "{}", report.table());
     assert!(100 * row.gaps < row.utterances, "{}", report.table());
+}
+
+#[test]
+fn a_slow_node_refuses_and_a_balancer_that_passes_on_hides_that() {
+    let slow =
+        |pass_on| FleetArgs { slow: 1, killed: 0, drained: 0, pass_on, ..args(&[Policy::LeastStreams]) };
+    let refused = |pass_on| simulate(&slow(pass_on)).unwrap().results[0].refused_share;
+    let (told, passed_on) = (refused(false), refused(true));
+    assert!(told > 0.01, "the slow node has the fewest streams: {told}");
+    assert!(passed_on < told / 4.0, "{passed_on} of {told}");
 }
