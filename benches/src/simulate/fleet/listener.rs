@@ -152,6 +152,7 @@ impl Listener {
                     End::Heard => return,
                     End::Cut => {
                         drop(connection);
+                        tried.clear();
                         world.count(asked_at, |tally| tally.cut += 1);
                         cut_at = cut_at.or(Some(Instant::now()));
                         self.back_off(&mut backoff_s).await;

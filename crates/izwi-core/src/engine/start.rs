@@ -117,8 +117,8 @@ impl Engine {
         let (preparer, device) = first.ok_or_else(empty)?;
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), preparer);
         let known = replicas.iter().map(|(replica, _)| replica.clone()).collect();
-        let known_config = Arc::clone(&config);
-        let router = |publish| ReplicaRouter::new(&profile.model, &known_config, replicas, metrics, publish);
+        let router_config = Arc::clone(&config);
+        let router = |publish| ReplicaRouter::new(&profile.model, &router_config, replicas, metrics, publish);
         let (handle, (receiver, publish)) = Self::handle(config, Arc::clone(&profile), processor, device);
         runtime.spawn(router(publish).run(receiver));
         Ok(Self { replicas: known, ..handle })

@@ -24,7 +24,7 @@ async fn the_replica_that_is_heard_first_comes_first() {
     let full = EngineStatus { refuses_until: Some(now + Duration::from_secs(1)), ..fast.clone() };
     assert!(rank(&full, 0, true, 0, now) > rank(&slow, 0, true, 0, now));
     assert!(rank(&full, 0, true, 0, now + Duration::from_secs(2)) < rank(&slow, 0, true, 0, now));
-    // 2 s of prompt need not be computed again on the slow one; the last prompt on the full one does not help.
+    // A thousand cached positions save 2 s on the slow one; no cached prompt outweighs a refusal.
     let learned = EngineStatus { prompt_token: Duration::from_millis(2), ..slow.clone() };
     assert!(rank(&learned, 0, true, 1_000, now) < rank(&fast, 0, true, 0, now));
     assert!(rank(&learned, 0, true, 300, now) > rank(&fast, 0, true, 0, now));
