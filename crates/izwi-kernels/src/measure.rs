@@ -1,4 +1,4 @@
-//! What a benchmark needs to judge a product: the levels by name, and the fastest that this processor multiplies bytes.
+//! What a benchmark needs to judge a kernel: the levels by name, and the fastest that this processor multiplies.
 //!
 //! Knows no kernel.
 
@@ -6,7 +6,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::arch::{Int8Isa, Int8Kernel, IsaLevel, LINE, dispatch_int8};
+use crate::arch::{
+    Int8Isa, Int8Kernel, Isa, IsaLevel, Kernel, LANES, LEVEL_VARIABLE, LINE, dispatch, dispatch_int8,
+};
 use crate::threads::for_each_task;
 
 /// Tasks per thread, so that a thread that starts late runs fewer of them.
@@ -21,9 +23,23 @@ pub fn isa_levels() -> Vec<&'static str> {
     IsaLevel::ALL.iter().filter(|level| level.is_supported()).map(|level| level.name()).collect()
 }
 
+/// The name of the level that kernels run at: the best one, unless `IZWI_ISA` names another.
+///
+/// # Errors
+/// `IZWI_ISA` names a level that this processor does not support; the message names those that it does.
+pub fn isa_level() -> Result<&'static str, String> {
+    match std::env::var(LEVEL_VARIABLE) {
+        Ok(name) if IsaLevel::named(&name).is_none() => Err(format!(
+            "{LEVEL_VARIABLE} is {name:?}, which is no instruction level of this processor: set it to one of {}, or unset it",
+            isa_levels().join(", ")
+        )),
+        _ => Ok(IsaLevel::current().name()),
+    }
+}
+
 /// Runs all kernels of the process at the level of this name from now on; false where it is not supported.
 pub fn select_isa_level(name: &str) -> bool {
-    IsaLevel::ALL.iter().any(|level| level.name() == name && level.select())
+    IsaLevel::named(name).is_some_and(IsaLevel::select)
 }
 
 /// Multiply-adds of bytes in a second on `threads` threads at the current level, operands in registers: `rounds` of some
@@ -39,6 +55,62 @@ pub fn int8_peak(threads: usize, rounds: usize) -> f64 {
     for_each_task(PARTS * threads, threads, || (), task);
     let seconds = start.elapsed().as_secs_f64();
     count.into_inner() as f64 / seconds
+}
+
+/// As [`int8_peak`] of f32.
+pub fn f32_peak(threads: usize, rounds: usize) -> f64 {
+    let count = AtomicUsize::new(0);
+    let task = |(): &mut (), _| {
+        let mut done = 0;
+        dispatch(MultiplyAdd { rounds: rounds.div_ceil(PARTS), done: &mut done });
+        count.fetch_add(done, Ordering::Relaxed);
+    };
+    let start = Instant::now();
+    for_each_task(PARTS * threads, threads, || (), task);
+    let seconds = start.elapsed().as_secs_f64();
+    count.into_inner() as f64 / seconds
+}
+
+/// Multiplies registers and adds them.
+struct MultiplyAdd<'a> {
+    rounds: usize,
+    /// The number of multiply-adds.
+    done: &'a mut usize,
+}
+
+// SAFETY: accesses only its own arrays.
+unsafe impl Kernel for MultiplyAdd<'_> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(self) {
+        *self.done = if I::WIDE {
+            multiply_add::<I, WIDE_SUMS>(self.rounds)
+        } else {
+            multiply_add::<I, SUMS>(self.rounds)
+        };
+    }
+}
+
+/// Adds to `N` sums for some rounds; the number of multiply-adds.
+#[inline(always)]
+unsafe fn multiply_add<I: Isa, const N: usize>(rounds: usize) -> usize {
+    // The compiler knows no value, so that it computes each sum by itself.
+    let values = black_box([[0.5f32; LANES]; N]);
+    let (factor, term) = (I::splat(black_box(0.5)), I::splat(black_box(0.25)));
+    let mut sums = [term; N];
+    for at in 0..N {
+        sums[at] = I::load(values[at].as_ptr());
+    }
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = I::fma(*sum, factor, term);
+        }
+    }
+    let mut out = [[0f32; LANES]; N];
+    for at in 0..N {
+        I::store(out[at].as_mut_ptr(), sums[at]);
+    }
+    black_box(out);
+    rounds * N * LANES
 }
 
 /// Multiplies registers.
@@ -63,15 +135,22 @@ unsafe fn multiply<D: Int8Isa, const N: usize>(rounds: usize) -> usize {
     // The activations of each sum are others, and the weights are read in each round: the compiler moves no product out
     // of the loop.
     let bytes = black_box([[1u8; LINE]; N]);
-    let x = bytes.map(|bytes| D::bytes(bytes.as_ptr()));
+    let mut x = [D::bytes(bytes[0].as_ptr()); N];
+    for at in 0..N {
+        x[at] = D::bytes(bytes[at].as_ptr());
+    }
     let mut sums = [D::start::<0>(0); N];
     for _ in 0..rounds {
         let weights = D::bytes(black_box(&bytes).as_ptr().cast());
-        for (sum, &x) in sums.iter_mut().zip(&x) {
-            *sum = D::multiply(*sum, weights, x);
+        for at in 0..N {
+            sums[at] = D::multiply(sums[at], weights, x[at]);
         }
     }
-    black_box(sums.map(|sum| D::floats(sum)));
+    let mut floats = [D::floats(sums[0]); N];
+    for at in 0..N {
+        floats[at] = D::floats(sums[at]);
+    }
+    black_box(floats);
     rounds * N * D::PRODUCTS
 }
 
@@ -82,8 +161,8 @@ mod tests {
     #[test]
     fn the_peak_is_measured_at_every_level() {
         for level in IsaLevel::ALL.iter().filter(|level| level.is_supported()) {
-            let rate = crate::arch::forced::at(*level, || int8_peak(1, 3));
-            assert!(rate > 0.0, "{level:?}");
+            let rates = crate::arch::forced::at(*level, || [int8_peak(1, 3), f32_peak(1, 3)]);
+            assert!(rates.iter().all(|rate| *rate > 0.0), "{level:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Rows of activations at 8 bits, each with one scale, for integer products. Knows no weight.
 
 use crate::arch::{DEPTH, LANES};
-use crate::arch::{Int8Isa, Int8Kernel, dispatch_int8};
+use crate::arch::{Int8Isa, Int8Kernel, dispatch_int8, kept_bytes};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// What a weight's stored byte is more than its value: see [`Int8Isa`].
@@ -14,11 +14,12 @@ const LEAST: f32 = 1e-30;
 /// Rows `[rows, inputs]` at 8 bits: the largest value of a row is ±127. Rows that were not written are zero.
 #[derive(Debug, Clone)]
 pub struct QuantisedRows {
-    values: Vec<i8>, // [rows, stride], zero behind the inputs
+    values: Vec<i8>, // [rows, stride], as [`Int8Isa::keep`] writes them, zero behind the inputs
     scales: Vec<f32>,
     corrections: Vec<i32>, // see [`Int8Isa::start`]
     inputs: usize,
-    stride: usize,
+    stride: usize, // bytes
+    kept: usize,   // see [`Int8Isa::KEPT`]
 }
 
 /// Where the rows of [`QuantisedRows`] from some row on are written.
@@ -27,18 +28,21 @@ pub(crate) struct RowWriter {
     scales: SyncPtr,
     corrections: SyncPtr<i32>,
     stride: usize,
+    kept: usize,
 }
 
 impl QuantisedRows {
     /// `rows` rows of zeros.
     pub fn zeros(rows: usize, inputs: usize) -> Self {
-        let stride = inputs.next_multiple_of(DEPTH);
+        let kept = kept_bytes();
+        let stride = inputs.div_ceil(DEPTH) * kept;
         Self {
             values: vec![0; rows * stride],
             scales: vec![0.0; rows],
             corrections: vec![0; rows],
             inputs,
             stride,
+            kept,
         }
     }
 
@@ -52,12 +56,17 @@ impl QuantisedRows {
         self.inputs
     }
 
-    /// Elements from one row to the next: the inputs, rounded up to a multiple of [`DEPTH`].
+    /// Bytes from one row to the next.
     pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Values, scales and corrections of all rows.
+    /// Bytes of [`DEPTH`] values: see [`Int8Isa::KEPT`].
+    pub(crate) fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Kept values, scales and corrections of all rows.
     pub(crate) fn parts(&self) -> (&[i8], &[f32], &[i32]) {
         (&self.values, &self.scales, &self.corrections)
     }
@@ -95,6 +104,7 @@ impl QuantisedRows {
             scales: SyncPtr(self.scales[first..].as_mut_ptr()),
             corrections: SyncPtr(self.corrections[first..].as_mut_ptr()),
             stride: self.stride,
+            kept: self.kept,
         }
     }
 }
@@ -111,7 +121,7 @@ unsafe impl Int8Kernel for Write<'_> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
         for (at, row) in self.x.chunks_exact(self.width).enumerate() {
-            self.to.put(self.first + at, row);
+            self.to.put::<D>(self.first + at, row);
         }
     }
 }
@@ -120,37 +130,53 @@ impl RowWriter {
     /// Writes one row. The scale of a row with an infinity or a NaN is one too, so that it propagates.
     ///
     /// # Safety
-    /// The row is one of those that the writer was made for and as long as they are, and no other thread accesses it.
+    /// As [`Int8Isa`]; the row is one of those that the writer was made for and as long as they are, and no other thread
+    /// accesses it.
     #[inline(always)]
-    pub(crate) unsafe fn put(&self, row: usize, x: &[f32]) {
+    pub(crate) unsafe fn put<D: Int8Isa>(&self, row: usize, x: &[f32]) {
+        assert!(self.kept == D::KEPT, "another level allocated the rows");
         // Compared as integers, where a NaN is the largest.
         let (whole, rest) = x.as_chunks::<LANES>();
         let mut lanes = [0u32; LANES];
         for x in whole {
-            for (lane, x) in lanes.iter_mut().zip(x) {
-                *lane = (x.to_bits() & 0x7fff_ffff).max(*lane);
+            for lane in 0..LANES {
+                lanes[lane] = (x[lane].to_bits() & 0x7fff_ffff).max(lanes[lane]);
             }
         }
-        for (lane, x) in lanes.iter_mut().zip(rest) {
-            *lane = (x.to_bits() & 0x7fff_ffff).max(*lane);
+        for lane in 0..rest.len() {
+            lanes[lane] = (rest[lane].to_bits() & 0x7fff_ffff).max(lanes[lane]);
         }
-        let largest = f32::from_bits(lanes.into_iter().fold(0, u32::max));
+        let mut largest = 0;
+        for lane in lanes {
+            largest = lane.max(largest);
+        }
+        let largest = f32::from_bits(largest);
         let inverse = if largest > LEAST { 127.0 / largest } else { 0.0 };
-        let to = std::slice::from_raw_parts_mut(self.values.get().add(row * self.stride), x.len());
-        let (whole_to, rest_to) = to.as_chunks_mut::<LANES>();
+        let mut to = self.values.get().add(row * self.stride);
         let mut sums = [0i32; LANES];
-        for (to, x) in whole_to.iter_mut().zip(whole) {
-            for ((to, sum), x) in to.iter_mut().zip(&mut sums).zip(x) {
-                let value = round(x * inverse);
-                *to = value as i8;
-                *sum += value;
+        for x in whole {
+            let mut values = [0i8; LANES];
+            for lane in 0..LANES {
+                values[lane] = round(x[lane] * inverse);
+                sums[lane] += i32::from(values[lane]);
+            }
+            for values in values.as_chunks::<DEPTH>().0 {
+                D::keep(to, *values);
+                to = to.add(D::KEPT);
             }
         }
-        let mut sum: i32 = sums.iter().sum();
-        for (to, x) in rest_to.iter_mut().zip(rest) {
-            let value = round(x * inverse);
-            *to = value as i8;
-            sum = sum.wrapping_add(value);
+        let mut sum = 0i32;
+        for lane in sums {
+            sum += lane;
+        }
+        for x in rest.chunks(DEPTH) {
+            let mut values = [0i8; DEPTH];
+            for at in 0..x.len() {
+                values[at] = round(x[at] * inverse);
+                sum = sum.wrapping_add(i32::from(values[at]));
+            }
+            D::keep(to, values);
+            to = to.add(D::KEPT);
         }
         *self.scales.get().add(row) = largest / 127.0;
         *self.corrections.get().add(row) = sum.wrapping_mul(-i32::from(OFFSET));
@@ -159,9 +185,9 @@ impl RowWriter {
 
 /// The nearest integer, the even one of two, of a value within ±127; some byte of any other.
 #[inline(always)]
-fn round(value: f32) -> i32 {
+fn round(value: f32) -> i8 {
     const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer
-    i32::from((value + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i8)
+    (value + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i8
 }
 
 #[cfg(test)]
@@ -169,18 +195,29 @@ mod tests {
     use super::*;
     use crate::tests::values;
 
+    impl QuantisedRows {
+        /// Value `at` of a row.
+        pub(crate) fn value(&self, row: usize, at: usize) -> i8 {
+            let kept = &self.values[row * self.stride + at / DEPTH * self.kept..][..self.kept];
+            match self.kept {
+                DEPTH => kept[at % DEPTH],
+                _ => kept[[0, 4, 2, 6][at % DEPTH]], // little-endian, even ones first
+            }
+        }
+    }
+
     #[test]
     fn rows_are_within_half_a_level_and_others_stay_zero() {
         for inputs in [1, 5, 32, 130] {
             let x: Vec<f32> = values(7 * inputs, 3).iter().map(|x| 40.0 * x).collect();
             let mut rows = QuantisedRows::zeros(10, inputs);
             rows.write(2, &x);
-            let (levels, scales, corrections) = rows.parts();
+            let (_, scales, corrections) = rows.parts();
             for row in 0..10 {
-                let levels = &levels[row * rows.stride()..][..inputs];
+                let levels: Vec<i8> = (0..inputs).map(|at| rows.value(row, at)).collect();
                 let sum: i32 = levels.iter().map(|&level| i32::from(level)).sum();
                 assert_eq!(corrections[row], -128 * sum);
-                for (at, &level) in levels.iter().enumerate() {
+                for (at, level) in levels.into_iter().enumerate() {
                     let x = if (2..9).contains(&row) { x[(row - 2) * inputs + at] } else { 0.0 };
                     let off = (f32::from(level) * scales[row] - x).abs();
                     assert!(off <= 0.501 * scales[row], "{row} {at}: {off}");
@@ -193,8 +230,8 @@ mod tests {
     fn zeros_and_what_is_no_number_stay_in_their_row() {
         let mut rows = QuantisedRows::zeros(4, 3);
         rows.write(0, &[0.0, 0.0, 0.0, 1e-40, 0.0, 0.0, f32::NAN, 1.0, 2.0, 1.0, f32::INFINITY, 0.0]);
-        let (levels, scales, _) = rows.parts();
-        assert_eq!((scales[0], &levels[..8]), (0.0, &[0i8; 8][..]));
+        let (_, scales, _) = rows.parts();
+        assert!(scales[0] == 0.0 && (0..6).all(|at| rows.value(at / 3, at % 3) == 0));
         assert!(scales[1] < 1e-40 && scales[2].is_nan() && scales[3] == f32::INFINITY);
     }
 

@@ -61,8 +61,8 @@ struct Operations<'a> {
 unsafe impl Kernel for Operations<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let [a, b] = self.bits.map(|bits| bits.map(f32::from_bits));
-        let (from, [a, b]) = (self.bits[0].as_ptr(), [I::load(a.as_ptr()), I::load(b.as_ptr())]);
+        let from = self.bits[0].as_ptr();
+        let (a, b) = (I::load(from.cast()), I::load(self.bits[1].as_ptr().cast()));
         let results = [
             I::min(a, b),
             I::max(a, b),
@@ -116,7 +116,8 @@ struct Pairs<'a> {
 unsafe impl Kernel for Pairs<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        let [a, b, c] = self.values.map(|values| I::load(values.as_ptr()));
+        let [a, b, c] = &self.values;
+        let (a, b, c) = (I::load(a.as_ptr()), I::load(b.as_ptr()), I::load(c.as_ptr()));
         I::store(self.to.as_mut_ptr(), I::dot_bf16_pairs(a, b, c));
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::process::{self, cargo};
 use crate::steps::Steps;
-use crate::{aarch64, alsa, book, darwin, emulate, monitoring, packaging, suite, tidy};
+use crate::{aarch64, alsa, book, darwin, emulate, inlining, monitoring, packaging, suite, tidy};
 
 pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("format", &mut cargo(root, &["fmt", "--all", "--", "--check"]))?;
@@ -19,6 +19,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) -> Result<()> {
     book::build(root, steps)?;
     darwin::check(root, steps)?;
     aarch64::check(root, steps)?;
+    inlining::check(root, steps)?;
     deny(root, steps)?;
     suite::prepare(root, steps)?;
     // After the pull: some of its tests read real weights.

@@ -71,18 +71,17 @@ const FIGURES: [Figures; 10] = [
     },
     Figures {
         file: "products",
-        title: "Products of 8-bit weights",
+        title: "CPU kernels at every instruction level",
         command: "cargo bench -p izwi-benches --bench products -- --json",
         columns: &[
+            "kernel",
             "level",
             "rows",
             "peak_g_per_s",
-            "g_per_s",
-            "share_of_peak",
-            "times_one_row",
-            "talker_ms_per_row",
             "cached_g_per_s",
             "cached_share_of_peak",
+            "g_per_s",
+            "share_of_peak",
         ],
     },
     Figures {

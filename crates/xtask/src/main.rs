@@ -20,6 +20,7 @@ mod emulate;
 mod examples;
 mod figures;
 mod fuzz;
+mod inlining;
 mod markdown;
 mod metal_costs;
 mod metal_report;
@@ -69,6 +70,7 @@ chores:
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
   deploy                    configurations of balancers, and the Helm chart, read by their programs; not in `ci`
   ray [--all]               the tests of assets/deploy/ray; with --all also those of clusters that lose a node
+  inlining                  read the release code of the CPU kernels for calls that should be instructions
   aarch64                   run the tests of the CPU kernels for aarch64 in an emulator
   fuzz [TARGET] [--seconds N]
                             fuzz a target of tests/fuzz, or each of them, for 600 s; needs a C++ compiler";
@@ -104,6 +106,7 @@ enum Chore {
     Monitoring,
     Deploy,
     Aarch64,
+    Inlining,
     Darwin,
     Compatibility,
     MetalCosts,
@@ -145,6 +148,7 @@ fn parse(args: &[&str]) -> Option<Chore> {
         ["monitoring"] => Some(Chore::Monitoring),
         ["deploy"] => Some(Chore::Deploy),
         ["aarch64"] => Some(Chore::Aarch64),
+        ["inlining"] => Some(Chore::Inlining),
         ["darwin"] => Some(Chore::Darwin),
         ["compatibility"] => Some(Chore::Compatibility),
         ["metal-costs"] => Some(Chore::MetalCosts),
@@ -181,6 +185,7 @@ fn run(root: &Path, chore: &Chore) -> Result<()> {
         Chore::Monitoring => monitoring::check(root, steps),
         Chore::Deploy => deploy::check(root, steps),
         Chore::Aarch64 => aarch64::check(root, steps),
+        Chore::Inlining => inlining::check(root, steps),
         Chore::Darwin => darwin::check(root, steps),
         Chore::Compatibility => compatibility::write(root, &root.join("docs")),
         Chore::MetalCosts => metal_costs::write(root, &root.join("docs")),
@@ -217,6 +222,7 @@ mod tests {
         for (args, chore) in [
             (vec!["ci"], Some(Chore::Ci)),
             (vec!["aarch64"], Some(Chore::Aarch64)),
+            (vec!["inlining"], Some(Chore::Inlining)),
             (vec!["docs", "--check"], Some(Chore::Docs { check: true })),
             (vec!["test", "--", "-p", "x"], Some(test(false, &["-p", "x"]))),
             (vec!["test", "--fast"], Some(test(true, &[]))),

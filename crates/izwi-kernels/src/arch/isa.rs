@@ -140,6 +140,8 @@ pub(crate) trait Int8Isa: Isa {
     type S: Copy;
     /// Rows of a register tile.
     const ROWS: usize;
+    /// Bytes in memory of [`DEPTH`] activations: see [`Self::keep`].
+    const KEPT: usize = DEPTH;
     /// Products of one [`Self::multiply`].
     const PRODUCTS: usize = LINE;
     /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_rows`].
@@ -149,12 +151,17 @@ pub(crate) trait Int8Isa: Isa {
     unsafe fn low(bytes: Self::B) -> Self::B;
     /// The high half of each byte.
     unsafe fn high(bytes: Self::B) -> Self::B;
+    /// Writes [`DEPTH`] activations to the [`Self::KEPT`] bytes from which [`Self::dot`] reads them.
+    #[inline(always)]
+    unsafe fn keep(to: *mut i8, x: [i8; DEPTH]) {
+        to.cast::<[i8; DEPTH]>().write_unaligned(x);
+    }
     /// Empty sums; `correction` is `-OFFSET` times the sum of the activations to come.
     unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S;
     /// Adds the products of each column's weights with the activations at the same place of `x`: the instructions of
     /// [`Self::dot`] without what prepares their operands. Sums of two products may be saturated at 16 bits.
     unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S;
-    /// Adds the products of each column's weights with the same 4 activations.
+    /// Adds the products of each column's weights with the same 4 activations, as they are kept.
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S;
     unsafe fn floats(sums: Self::S) -> Self::V;
     /// As [`Self::start`] for two rows, whose sums may lie in any order.
@@ -172,7 +179,8 @@ pub(crate) trait Int8Isa: Isa {
     ) {
         for (row, sum) in sums.iter_mut().enumerate() {
             let x = x.0.add(row * x.1);
-            *sum = Self::dot::<OFFSET>(Self::dot::<OFFSET>(*sum, weights[0], x), weights[1], x.add(DEPTH));
+            *sum =
+                Self::dot::<OFFSET>(Self::dot::<OFFSET>(*sum, weights[0], x), weights[1], x.add(Self::KEPT));
         }
     }
     /// As [`Self::floats`] for the sums of a pair of [`Self::dot_rows`].

@@ -16,6 +16,16 @@ pub(super) unsafe trait Level {
     /// Whether this processor has the instructions.
     fn is_supported() -> bool;
 
+    /// Whether products of pairs of bf16 are faster than products of f32 on this processor.
+    fn has_fast_bf16_dot() -> bool {
+        false
+    }
+
+    /// Whether products of bytes are several times faster than products of f32 on this processor.
+    fn has_fast_int8_dot() -> bool {
+        false
+    }
+
     /// Runs the job, compiled for the instructions.
     ///
     /// # Safety

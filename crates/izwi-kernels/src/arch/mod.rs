@@ -44,6 +44,27 @@ macro_rules! levels {
                 }
             }
 
+            /// See [`Level::has_fast_bf16_dot`].
+            fn has_fast_bf16_dot(self) -> bool {
+                match self {
+                    $($(#[$attribute])* Self::$name => <$level>::has_fast_bf16_dot(),)*
+                }
+            }
+
+            /// See [`Level::has_fast_int8_dot`].
+            fn has_fast_int8_dot(self) -> bool {
+                match self {
+                    $($(#[$attribute])* Self::$name => <$level>::has_fast_int8_dot(),)*
+                }
+            }
+
+            /// Bytes in memory of [`DEPTH`] activations: see [`Int8Isa::KEPT`].
+            fn kept(self) -> usize {
+                match self {
+                    $($(#[$attribute])* Self::$name => <<$level as Level>::Int8 as Int8Isa>::KEPT,)*
+                }
+            }
+
             /// Runs the job at this level.
             ///
             /// # Safety
@@ -79,10 +100,10 @@ levels! {
 }
 
 impl IsaLevel {
-    /// The best level of this processor, detected by the first call, or that of [`Self::select`]; in a test, the level
-    /// that [`forced::at`] sets.
+    /// The level that [`LEVEL_VARIABLE`] names, or else the best one of this processor, detected by the first call, or that
+    /// of [`Self::select`]; in a test, the level that [`forced::at`] sets.
     #[inline]
-    fn current() -> Self {
+    pub(crate) fn current() -> Self {
         #[cfg(test)]
         if let Some(level) = forced::level() {
             return level;
@@ -95,9 +116,19 @@ impl IsaLevel {
 
     #[cold]
     fn detect() -> Self {
-        let best = Self::ALL.iter().position(|level| level.is_supported()).unwrap_or(Self::ALL.len() - 1);
+        let chosen = std::env::var(LEVEL_VARIABLE).ok().and_then(|name| Self::named(&name));
+        let is_best = |level: &Self| level.is_supported() && chosen.is_none_or(|chosen| chosen == *level);
+        let best = Self::ALL.iter().position(is_best).unwrap_or(Self::ALL.len() - 1);
         CURRENT.store(best, Ordering::Relaxed);
         Self::ALL[best]
+    }
+
+    /// The level of this name, where this processor supports it.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|level| level.name().eq_ignore_ascii_case(name) && level.is_supported())
     }
 
     /// Runs all kernels at this level from now on; false where the processor lacks its instructions.
@@ -109,6 +140,9 @@ impl IsaLevel {
         place.is_some()
     }
 }
+
+/// The environment variable that names the level to run at instead of the best one: for measurements.
+pub(crate) const LEVEL_VARIABLE: &str = "IZWI_ISA";
 
 /// The place of the current level in [`IsaLevel::ALL`]; that of no level before it is detected.
 static CURRENT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -168,24 +202,19 @@ pub(crate) fn dispatch_int8(kernel: impl Int8Kernel) {
     unsafe { IsaLevel::current().run(Int8(kernel)) }
 }
 
-/// Whether products of pairs of bf16 are faster than products of f32 on this processor.
-pub fn has_fast_bf16_dot() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return x86_64::has_fast_bf16_dot();
-    #[cfg(target_arch = "aarch64")]
-    return aarch64::has_fast_bf16_dot();
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    false
+/// Bytes in memory of [`DEPTH`] activations at the current level: see [`Int8Isa::KEPT`].
+pub(crate) fn kept_bytes() -> usize {
+    IsaLevel::current().kept()
 }
 
-/// Whether products of bytes are several times faster than products of f32 on this processor.
+/// Whether products of pairs of bf16 are faster than products of f32 at the current level.
+pub fn has_fast_bf16_dot() -> bool {
+    IsaLevel::current().has_fast_bf16_dot()
+}
+
+/// Whether products of bytes are several times faster than products of f32 at the current level.
 pub fn has_fast_int8_dot() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return x86_64::has_fast_int8_dot();
-    #[cfg(target_arch = "aarch64")]
-    return aarch64::has_fast_int8_dot();
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    false
+    IsaLevel::current().has_fast_int8_dot()
 }
 
 /// The first-level cache, for [`prefetch`].

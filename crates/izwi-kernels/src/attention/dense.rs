@@ -173,7 +173,9 @@ impl<W: Element> Rows<'_, W> {
         let Scratch { q, scores } = &mut *self.scratch;
         q.clear();
         for row in first..first + rows {
-            q.extend(self.q[row * self.width..][..head_dim].iter().map(|value| value * scale));
+            for value in &self.q[row * self.width..][..head_dim] {
+                q.push(value * scale);
+            }
         }
         scores.resize(scores.len().max(rows * stride), 0.0);
         product::<I, W>((q.as_ptr(), head_dim), rows, &self.kv.keys, (scores.as_mut_ptr(), stride));

@@ -93,7 +93,9 @@ unsafe impl<W: Element> Kernel for Row<'_, W> {
         for position in 0..positions {
             let block = self.query.table[position / block_size] as usize;
             let keys = keys.as_ptr().add((block * block_size + position % block_size) * slot);
-            for (first, count) in pieces(queries.clone(), group) {
+            let mut first = queries.start;
+            while first < queries.end {
+                let count = heads_at_once(first, group);
                 let q = self.q.as_ptr().add(first * head_dim);
                 let key = keys.add(first / group * head_dim);
                 let to = scores.add((first - queries.start) * stride + position);
@@ -102,9 +104,12 @@ unsafe impl<W: Element> Kernel for Row<'_, W> {
                     2 => dots::<I, W, 2>((q, head_dim), key, scale, (to, stride)),
                     _ => dots::<I, W, 1>((q, head_dim), key, scale, (to, stride)),
                 }
+                first += count;
             }
         }
-        for (first, count) in pieces(queries.clone(), group) {
+        let mut first = queries.start;
+        while first < queries.end {
+            let count = heads_at_once(first, group);
             let weights = scores.add((first - queries.start) * stride);
             let mut factors = [0f32; 4];
             for (index, factor) in factors[..count].iter_mut().enumerate() {
@@ -126,24 +131,19 @@ unsafe impl<W: Element> Kernel for Row<'_, W> {
             for (index, &factor) in factors[..count].iter().enumerate() {
                 scale_in_place::<I>(y.add(index * head_dim), head_dim, factor);
             }
+            first += count;
         }
     }
 }
 
-/// Query heads in groups of 4, 2 or 1 that share keys and values: first and count.
+/// How many query heads from `first` on are taken at once, 4, 2 or 1: they share keys and values.
 #[inline(always)]
-fn pieces(queries: Range<usize>, group: usize) -> impl Iterator<Item = (usize, usize)> {
-    let mut next = queries.start;
-    std::iter::from_fn(move || {
-        let first = next;
-        let count = match group - first % group {
-            4.. => 4,
-            2.. => 2,
-            _ => 1,
-        };
-        next += count;
-        (first < queries.end).then_some((first, count))
-    })
+fn heads_at_once(first: usize, group: usize) -> usize {
+    match group - first % group {
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
 }
 
 /// The dot products of `N` heads, `q.1` elements apart, with one key, to places `to.1` apart.
@@ -223,11 +223,14 @@ unsafe fn mix_vectors<I: Isa, W: Element, const N: usize, const C: usize>(
     }
     for row in 0..count {
         let from = values.0.add(row * values.1);
-        let values: [I::V; C] = std::array::from_fn(|vector| W::load::<I>(from.add(vector * LANES)));
+        let mut values = [I::splat(0.0); C];
+        for (vector, value) in values.iter_mut().enumerate() {
+            *value = W::load::<I>(from.add(vector * LANES));
+        }
         for (head, sums) in sums.iter_mut().enumerate() {
             let weight = I::splat(*weights.0.add(head * weights.1 + row));
-            for (sum, &value) in sums.iter_mut().zip(&values) {
-                *sum = I::fma(weight, value, *sum);
+            for vector in 0..C {
+                sums[vector] = I::fma(weight, values[vector], sums[vector]);
             }
         }
     }

@@ -136,8 +136,10 @@ impl Rows<'_> {
             let bias = &bias[self.head * head_dim..][..head_dim];
             queries.clear();
             for row in rows.clone() {
-                let q = self.q[row * width..][..head_dim].iter().zip(bias);
-                queries.extend(q.map(|(q, bias)| (q + bias) * scale));
+                let q = &self.q[row * width..][..head_dim];
+                for at in 0..head_dim {
+                    queries.push((q[at] + bias[at]) * scale);
+                }
             }
         }
         scores.resize(scores.len().max(rows.len() * stride), 0.0);

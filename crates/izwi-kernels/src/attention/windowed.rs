@@ -121,7 +121,8 @@ unsafe impl Kernel for Row<'_> {
         let WindowShape { heads, kv_heads, .. } = self.shape;
         let (head_dim, group) = (self.q.len() / heads, heads / kv_heads);
         let width = head_dim * kv_heads;
-        let positions: usize = self.runs.iter().map(|run| run.2).sum();
+        let [ended, begun, new] = self.runs;
+        let positions = ended.2 + begun.2 + new.2;
         let stride = positions.next_multiple_of(LANES);
         self.scores.resize(self.scores.len().max(heads * stride), 0.0);
         let scores = self.scores.as_mut_ptr();

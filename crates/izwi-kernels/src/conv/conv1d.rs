@@ -362,8 +362,8 @@ impl Tile {
     #[inline(always)]
     unsafe fn rows<I: Isa, const P: bool, const R: usize, const C: usize>(&self, starts: &[u32]) {
         let mut rows = [0usize; R];
-        for (row, &start) in rows.iter_mut().zip(starts) {
-            *row = start as usize * self.inputs;
+        for row in 0..R {
+            rows[row] = starts[row] as usize * self.inputs;
         }
         if I::WIDE {
             return self.columns::<I, P, R, C>(&rows, 0, C);
@@ -399,8 +399,8 @@ impl Tile {
             let count = (self.inputs - input).min(self.k.end - k);
             let at = self.x.add(tap * self.tap_step + input);
             let mut x = [at; R];
-            for (x, row) in x.iter_mut().zip(rows) {
-                *x = at.add(*row);
+            for row in 0..R {
+                x[row] = at.add(rows[row]);
             }
             for _ in 0..count {
                 for line in 0..lines {

@@ -186,6 +186,7 @@ struct Block<'a> {
 unsafe impl Int8Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(mut self) {
+        assert!(self.x.data.kept() == D::KEPT, "another level kept the rows");
         let weights = self.weights;
         let (rows, lines) = (self.rows.len(), weights.inputs.div_ceil(DEPTH));
         let tiles = rows.div_ceil(if D::WIDE { 6 } else { D::ROWS.min(4) });
@@ -232,7 +233,9 @@ impl Block<'_> {
         if D::WIDE {
             return self.vectors::<D, R, VECTORS>(first, tap, (w, 0), lines);
         }
-        (0..VECTORS).for_each(|vector| self.vectors::<D, R, 1>(first, tap, (w, vector), lines));
+        for vector in 0..VECTORS {
+            self.vectors::<D, R, 1>(first, tap, (w, vector), lines);
+        }
     }
 
     /// `R` rows from `first` on, `C` vectors of columns from vector `w.1` on.
@@ -265,7 +268,7 @@ impl Block<'_> {
             for row in 0..R {
                 for column in 0..C {
                     let sum = sums[row][column];
-                    sums[row][column] = D::dot::<OFFSET>(sum, weights[column], x[row].add(line * DEPTH));
+                    sums[row][column] = D::dot::<OFFSET>(sum, weights[column], x[row].add(line * D::KEPT));
                 }
             }
             w = w.add(LINES);
@@ -323,9 +326,9 @@ mod tests {
     /// Rows as they are after their quantisation.
     fn rounded(x: &[f32], inputs: usize) -> Vec<f32> {
         let rows = quantised(x, inputs);
-        let (levels, scales, _) = rows.parts();
+        let (_, scales, _) = rows.parts();
         let row = |row: usize| (0..inputs).map(move |at| (row, at));
-        let value = |(row, at): (usize, usize)| f32::from(levels[row * rows.stride() + at]) * scales[row];
+        let value = |(row, at): (usize, usize)| f32::from(rows.value(row, at)) * scales[row];
         (0..rows.rows()).flat_map(row).map(value).collect()
     }
 

@@ -302,7 +302,10 @@ impl Multiplying<'_> {
     #[inline(always)]
     unsafe fn panels<I: Isa, const C: usize, const R: usize>(&mut self) {
         self.products.resize(self.tiles.len() * PRODUCTS * C * LANES, 0.0);
-        let rows: Vec<u32> = (0..self.tiles.len() as u32).collect();
+        let mut rows = Vec::with_capacity(self.tiles.len());
+        for tile in 0..self.tiles.len() as u32 {
+            rows.push(tile);
+        }
         for panel in self.panels.clone() {
             self.multiply::<I, C, R>(panel, &rows);
             self.write::<I, C>(panel);

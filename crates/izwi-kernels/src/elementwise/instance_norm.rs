@@ -2,7 +2,7 @@
 
 use super::by_rows;
 use super::snake::sine_up_to_sign;
-use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
+use crate::arch::{Int8Isa, Int8Kernel, Isa, Kernel, LANES, dispatch, dispatch_int8, load_part, store_part};
 use crate::quantised_rows::{QuantisedRows, RowWriter};
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
@@ -56,7 +56,7 @@ pub fn instance_norm_q8(
         let own = task * ROWS..rows.min((task + 1) * ROWS);
         let x = &x[own.start * width..own.end * width];
         row.resize(width, 0.0);
-        dispatch(Rounded { x, norm: &norm, row, first: own.start, to: &to });
+        dispatch_int8(Rounded { x, norm: &norm, row, first: own.start, to: &to });
     });
 }
 
@@ -184,7 +184,8 @@ unsafe impl Kernel for Affine<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.mean.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             for at in (0..width).step_by(LANES) {
                 store_part::<I>(y.as_mut_ptr().add(at), self.norm.apply::<I>(x, at), width - at);
             }
@@ -201,15 +202,15 @@ struct Rounded<'a> {
 }
 
 // SAFETY: `instance_norm_q8` checks the lengths and gives each task rows of its own.
-unsafe impl Kernel for Rounded<'_> {
+unsafe impl Int8Kernel for Rounded<'_> {
     #[inline(always)]
-    unsafe fn run<I: Isa>(self) {
+    unsafe fn run<D: Int8Isa>(self) {
         let width = self.norm.mean.len();
         for (index, x) in self.x.chunks_exact(width).enumerate() {
             for at in (0..width).step_by(LANES) {
-                store_part::<I>(self.row.as_mut_ptr().add(at), self.norm.apply::<I>(x, at), width - at);
+                store_part::<D>(self.row.as_mut_ptr().add(at), self.norm.apply::<D>(x, at), width - at);
             }
-            self.to.put(self.first + index, self.row);
+            self.to.put::<D>(self.first + index, self.row);
         }
     }
 }
@@ -245,11 +246,10 @@ mod tests {
         for activated in [Activated::LeakyRelu(0.2), Activated::Snake(&a, &b)] {
             let mut rounded = QuantisedRows::zeros(rows + 3, width);
             instance_norm_q8(&x, [&scale, &shift], 1e-5, activated, (&mut rounded, 2));
-            let (levels, scales, _) = rounded.parts();
+            let (_, scales, _) = rounded.parts();
             for (row, exact) in normalised(&x, width, activated).chunks_exact(width).enumerate() {
-                let levels = &levels[(row + 2) * rounded.stride()..];
-                for (level, exact) in levels.iter().zip(exact) {
-                    let off = (f32::from(*level) * scales[row + 2] - exact).abs();
+                for (at, exact) in exact.iter().enumerate() {
+                    let off = (f32::from(rounded.value(row + 2, at)) * scales[row + 2] - exact).abs();
                     assert!(off < 0.51 * scales[row + 2], "{row}: {off}");
                 }
             }

@@ -42,14 +42,20 @@ unsafe fn exp<I: Isa>(x: I::V) -> I::V {
 #[inline(always)]
 pub(crate) unsafe fn softmax<I: Isa>(values: *mut f32, count: usize) -> f32 {
     let padded = count.next_multiple_of(LANES);
-    (count..padded).for_each(|at| *values.add(at) = f32::NEG_INFINITY);
+    for at in count..padded {
+        *values.add(at) = f32::NEG_INFINITY;
+    }
     let mut largest = I::splat(f32::NEG_INFINITY);
     for at in (0..padded).step_by(LANES) {
         largest = I::max(largest, I::load(values.add(at)));
     }
     let mut lanes = [0f32; LANES];
     I::store(lanes.as_mut_ptr(), largest);
-    let largest = I::splat(lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let mut most = f32::NEG_INFINITY;
+    for lane in lanes {
+        most = most.max(lane);
+    }
+    let largest = I::splat(most);
     let mut sum = I::splat(0.0);
     for at in (0..padded).step_by(LANES) {
         let e = exp::<I>(I::sub(I::load(values.add(at)), largest));
@@ -133,7 +139,9 @@ struct AddTo<'a> {
 unsafe impl Kernel for AddTo<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
-        self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y += x);
+        for at in 0..self.y.len() {
+            self.y[at] += self.x[at];
+        }
     }
 }
 
@@ -149,7 +157,8 @@ unsafe impl<const TANH: bool> Kernel for Gelu<'_, TANH> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             for at in (0..width).step_by(LANES) {
                 let part = width - at;
                 let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);
@@ -216,7 +225,8 @@ unsafe impl Kernel for Norm<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.weight.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             let mut sum = I::splat(0.0);
             for at in (0..width).step_by(LANES) {
                 sum = I::add(sum, load_part::<I>(x.as_ptr().add(at), width - at, 0.0));
@@ -336,7 +346,8 @@ unsafe impl Kernel for NormRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.norm.weight.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             let scale = self.norm.scale::<I>(x.as_ptr());
             for at in (0..width).step_by(LANES) {
                 let part = self.norm.part::<I>(x.as_ptr(), scale, at, width - at);
@@ -401,7 +412,8 @@ unsafe impl Kernel for RotateRow<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let (head, half) = (self.turns.len(), self.turns.len() / 2);
-        for (x, y) in self.x.chunks_exact(head).zip(self.y.chunks_exact_mut(head)) {
+        for row in 0..self.x.len() / head {
+            let (x, y) = (&self.x[row * head..][..head], &mut self.y[row * head..][..head]);
             let (x, y) = (x.as_ptr(), y.as_mut_ptr());
             let scale = match &self.norm {
                 Some(norm) => norm.scale::<I>(x),
@@ -495,7 +507,8 @@ unsafe impl Kernel for Silu<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.bias.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             for at in (0..width).step_by(LANES) {
                 let part = width - at;
                 let bias = load_part::<I>(self.bias.as_ptr().add(at), part, 0.0);

@@ -41,7 +41,8 @@ unsafe impl Kernel for Snake<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(self) {
         let width = self.a.len();
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for row in 0..self.x.len() / width {
+            let (x, y) = (&self.x[row * width..][..width], &mut self.y[row * width..][..width]);
             for at in (0..width).step_by(LANES) {
                 let part = width - at;
                 let a = load_part::<I>(self.a.as_ptr().add(at), part, 0.0);

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use crate::arch::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch_int8, scales};
+use crate::arch::{DEPTH, Int8Isa, Int8Kernel, LINE, dispatch_int8, kept_bytes, scales};
 use crate::arch::{FIRST_LEVEL, LANES, load_part, prefetch, store_part};
 use crate::linear::panels::{BLOCK_ROWS, Rows, Split};
 use crate::linear::quant::{BLOCK, PANEL, QuantType, VECTORS, round};
@@ -136,8 +136,10 @@ unsafe impl<G: QuantType> Int8Kernel for Column<'_, G> {
 /// Left rows at 8 bits. The [`BLOCK_ROWS`] rows of a task, or what is left of them, lie together, and in them those of
 /// a block: rows at the distance of their length would share few sets of the first-level cache.
 struct Quantised {
-    /// `[rows / 48, blocks, 48, 32]`.
+    /// `[rows / 48, blocks, 48, 32]`, as [`Int8Isa::keep`] writes them.
     values: Vec<i8>,
+    /// Bytes of a block of a row.
+    block_bytes: usize,
     /// `[rows / 48, blocks, 48]`.
     scales: Vec<f32>,
     /// `[rows / 48, blocks, 48]`: see [`Int8Isa::start`].
@@ -148,7 +150,8 @@ struct Quantised {
 impl Quantised {
     fn new(x: Rows<'_>, inputs: usize, offset: u8, threads: usize) -> Self {
         let (rows, blocks) = (x.count, inputs.div_ceil(BLOCK));
-        let mut values = vec![0i8; rows * blocks * BLOCK];
+        let block_bytes = BLOCK / DEPTH * kept_bytes();
+        let mut values = vec![0i8; rows * blocks * block_bytes];
         let (mut scales, mut corrections) = (vec![0f32; rows * blocks], vec![0i32; rows * blocks]);
         let all =
             (SyncPtr(values.as_mut_ptr()), SyncPtr(scales.as_mut_ptr()), SyncPtr(corrections.as_mut_ptr()));
@@ -161,15 +164,16 @@ impl Quantised {
                     let start = row / BLOCK_ROWS * BLOCK_ROWS;
                     let at = start * blocks + row - start;
                     // SAFETY: each task has its own rows of the three.
-                    let (values, scales, corrections) =
-                        unsafe { (all.0.get().add(at * BLOCK), all.1.get().add(at), all.2.get().add(at)) };
+                    let (values, scales, corrections) = unsafe {
+                        (all.0.get().add(at * block_bytes), all.1.get().add(at), all.2.get().add(at))
+                    };
                     let (offset, stride) = (i32::from(offset), BLOCK_ROWS.min(rows - start));
                     let x = &x.data[row * x.stride..][..inputs];
-                    dispatch_int8(Quantise { x, offset, stride, values, scales, corrections });
+                    dispatch_int8(Quantise { x, offset, stride, values, block_bytes, scales, corrections });
                 }
             },
         );
-        Self { values, scales, corrections, blocks }
+        Self { values, block_bytes, scales, corrections, blocks }
     }
 }
 
@@ -179,6 +183,7 @@ struct Quantise<'a> {
     /// Rows that lie together.
     stride: usize,
     values: *mut i8,
+    block_bytes: usize,
     scales: *mut f32,
     corrections: *mut i32,
 }
@@ -187,24 +192,28 @@ struct Quantise<'a> {
 unsafe impl Int8Kernel for Quantise<'_> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
+        assert!(self.block_bytes == BLOCK / DEPTH * D::KEPT, "another level allocated the values");
         let (whole, rest) = self.x.as_chunks::<BLOCK>();
         for (block, x) in whole.iter().enumerate() {
-            self.block(block, x);
+            self.block::<D>(block, x);
         }
         if !rest.is_empty() {
             let mut padded = [0f32; BLOCK];
             padded[..rest.len()].copy_from_slice(rest);
-            self.block(whole.len(), &padded);
+            self.block::<D>(whole.len(), &padded);
         }
     }
 }
 
 impl Quantise<'_> {
     #[inline(always)]
-    unsafe fn block(&self, block: usize, x: &[f32; BLOCK]) {
+    unsafe fn block<D: Int8Isa>(&self, block: usize, x: &[f32; BLOCK]) {
         let (scale, values, sum) = to_eight(x);
         let at = block * self.stride;
-        self.values.add(at * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(values);
+        let to = self.values.add(at * self.block_bytes);
+        for (group, values) in values.as_chunks::<DEPTH>().0.iter().enumerate() {
+            D::keep(to.add(group * D::KEPT), *values);
+        }
         *self.scales.add(at) = scale;
         *self.corrections.add(at) = -self.offset * sum;
     }
@@ -217,20 +226,29 @@ fn to_eight(x: &[f32; BLOCK]) -> (f32, [i8; BLOCK], i32) {
     // Compared as integers, where a NaN is the largest.
     let mut lanes = [0u32; LANES];
     for x in x.as_chunks::<LANES>().0 {
-        for (lane, x) in lanes.iter_mut().zip(x) {
-            *lane = (x.to_bits() & 0x7fff_ffff).max(*lane);
+        for lane in 0..LANES {
+            lanes[lane] = (x[lane].to_bits() & 0x7fff_ffff).max(lanes[lane]);
         }
     }
-    let largest = f32::from_bits(lanes.into_iter().fold(0, u32::max));
+    let mut largest = 0;
+    for lane in lanes {
+        largest = lane.max(largest);
+    }
+    let largest = f32::from_bits(largest);
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     let (mut values, mut sums) = ([0i8; BLOCK], [0i32; LANES]);
-    for (values, x) in values.as_chunks_mut::<LANES>().0.iter_mut().zip(x.as_chunks::<LANES>().0) {
-        for ((value, sum), x) in values.iter_mut().zip(&mut sums).zip(x) {
-            *value = round(x * inverse) as i8;
-            *sum += i32::from(*value);
+    for half in 0..BLOCK / LANES {
+        for lane in 0..LANES {
+            let value = round(x[half * LANES + lane] * inverse) as i8;
+            values[half * LANES + lane] = value;
+            sums[lane] += i32::from(value);
         }
     }
-    (largest / 127.0, values, sums.iter().sum())
+    let mut sum = 0;
+    for lane in sums {
+        sum += lane;
+    }
+    (largest / 127.0, values, sum)
 }
 
 /// `y = x W (+ bias)`: `x` `[rows, inputs]`, `bias` `[outputs]`, `y` `[rows, outputs]`, all of which is written.
@@ -274,6 +292,7 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
     #[inline(always)]
     unsafe fn run<D: Int8Isa>(self) {
         let Self { x, rows, weights, panels, bias, totals, y } = self;
+        assert!(x.block_bytes == BLOCK / DEPTH * D::KEPT, "another level kept the values");
         let (blocks, outputs) = (x.blocks, weights.outputs);
         let tiles = rows.len().div_ceil(D::ROWS);
         // Vectors that are taken one after the other share the lines of a pass as tiles do.
@@ -295,10 +314,12 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
             let first = panel * PANEL;
             for at in (first..outputs.min(first + PANEL)).step_by(LANES) {
                 let part = outputs - at;
-                let bias = bias.map(|bias| load_part::<D>(bias.as_ptr().add(at), part, 0.0));
                 for (row, totals) in totals.chunks_exact(PANEL).enumerate() {
                     let total = D::load(totals.as_ptr().add(at - first));
-                    let total = if let Some(bias) = bias { D::add(total, bias) } else { total };
+                    let total = match bias {
+                        Some(bias) => D::add(total, load_part::<D>(bias.as_ptr().add(at), part, 0.0)),
+                        None => total,
+                    };
                     store_part::<D>(y.add(row * outputs + at), total, part);
                 }
             }
@@ -366,7 +387,9 @@ impl Tile<'_> {
         if D::WIDE {
             self.vectors::<D, G, R, VECTORS>(0);
         } else {
-            (0..VECTORS).for_each(|vector| self.vectors::<D, G, R, 1>(vector));
+            for vector in 0..VECTORS {
+                self.vectors::<D, G, R, 1>(vector);
+            }
         }
     }
 
@@ -384,10 +407,13 @@ impl Tile<'_> {
             let w = self.w.add(block * Blocks::<G>::RECORD);
             let at = self.at + block * self.rows;
             let mut sums = G::start::<D, R, C>(self.x.corrections.as_ptr().add(at));
-            let x = self.x.values.as_ptr().add(at * BLOCK);
+            let x = self.x.values.as_ptr().add(at * (BLOCK / DEPTH * D::KEPT));
             // One row runs at the speed of the memory, and the hardware may fetch ahead well enough.
-            let ahead = (R > 1 || G::FETCH_FOR_ONE)
-                .then(|| if first == 0 { self.fetch.ahead::<G>(index) } else { 0 });
+            let ahead = match R > 1 || G::FETCH_FOR_ONE {
+                true if first == 0 => Some(self.fetch.ahead::<G>(index)),
+                true => Some(0),
+                false => None,
+            };
             if let Some(ahead) = ahead {
                 prefetch::<FIRST_LEVEL>(w.wrapping_add(ahead));
             }
@@ -397,7 +423,8 @@ impl Tile<'_> {
             for vector in 0..C {
                 let scale = self::scales::<D>(scales.add(vector * LANES * size_of::<f16>()));
                 let two = if D::TWO { R / 2 } else { 0 };
-                for row in (0..two).map(|pair| 2 * pair) {
+                for pair in 0..two {
+                    let row = 2 * pair;
                     let [first, second] = D::floats_two([sums[row][vector], sums[row + 1][vector]]);
                     let total = &mut totals[row][vector];
                     *total = scaled::<D>(first, scale, *others.add(row), *total);

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use crate::arch::{Element, FIRST_LEVEL, Isa, Kernel, LANES, dispatch, prefetch};
+use crate::arch::{Element, FIRST_LEVEL, Isa, Kernel, LANES, dispatch, load_part, prefetch, store_part};
 use crate::linear::source::WeightSource;
 use crate::packed::{CACHE_LINE, Memory, Part};
 use crate::threads::num_threads;
@@ -264,7 +264,7 @@ impl<W: Element> Block<'_, W> {
             let w = weights.data.as_ptr().add(panel * k * PANEL);
             let first = panel * PANEL;
             let width = PANEL.min(weights.outputs - first);
-            let bias = bias.map(|bias| &bias[first..first + width]);
+            let bias = if let Some(bias) = bias { Some(&bias[first..first + width]) } else { None };
             // A single tile prefetches the lines ahead; several share the lines of the next panel.
             let lines = PANEL * size_of::<W>() / CACHE_LINE;
             let share = lines.div_ceil(tiles.max(1));
@@ -316,8 +316,14 @@ impl<W: Element> Tile<'_, W> {
     unsafe fn panel<I: Isa, const R: usize>(&self) {
         if I::WIDE || R == 1 {
             self.columns::<I, R, 4>(0);
+        } else if R == 2 {
+            // With one vector each instruction would wait for the one before.
+            self.columns::<I, R, 2>(0);
+            self.columns::<I, R, 2>(2 * LANES);
         } else {
-            (0..4).for_each(|vector| self.columns::<I, R, 1>(vector * LANES));
+            for vector in 0..PANEL / LANES {
+                self.columns::<I, R, 1>(vector * LANES);
+            }
         }
     }
 
@@ -326,14 +332,20 @@ impl<W: Element> Tile<'_, W> {
     unsafe fn columns<I: Isa, const R: usize, const C: usize>(&self, first: usize) {
         let mut sums = [[I::splat(0.0); C]; R];
         let mut w = self.w.add(first);
-        let mut x: [*const f32; R] = std::array::from_fn(|row| self.x.add(row * self.x_stride));
+        let mut x = [self.x; R];
+        for (row, x) in x.iter_mut().enumerate() {
+            *x = self.x.add(row * self.x_stride);
+        }
         let mut fetch = self.fetch.0;
         for _ in 0..self.k {
             for line in (0..self.fetch.1).step_by(CACHE_LINE) {
                 prefetch::<FIRST_LEVEL>(fetch.wrapping_add(line));
             }
             fetch = fetch.wrapping_add(PANEL * size_of::<W>());
-            let weights: [I::V; C] = std::array::from_fn(|column| W::load::<I>(w.add(column * LANES)));
+            let mut weights = [I::splat(0.0); C];
+            for (column, weights) in weights.iter_mut().enumerate() {
+                *weights = W::load::<I>(w.add(column * LANES));
+            }
             for row in 0..R {
                 let value = I::splat(*x[row]);
                 for column in 0..C {
@@ -343,29 +355,30 @@ impl<W: Element> Tile<'_, W> {
             }
             w = w.add(PANEL);
         }
+        // Through memory: loops that index `sums` below would keep it out of the registers above.
+        let mut kept = MaybeUninit::<[[[f32; LANES]; C]; R]>::uninit();
+        let kept = kept.as_mut_ptr().cast::<f32>();
         for (row, sums) in sums.iter().enumerate() {
-            let y = self.y.add(row * self.y_stride);
             for (column, &sum) in sums.iter().enumerate() {
-                let at = first + column * LANES;
-                self.finish::<I>(sum, at, y);
+                I::store(kept.add((row * C + column) * LANES), sum);
             }
+        }
+        for row in 0..R {
+            let (sums, y) = (kept.add(row * C * LANES), self.y.add(row * self.y_stride + first));
+            self.finish::<I, C>(sums, first, y);
         }
     }
 
-    /// Adds the bias to one vector and stores the columns that exist.
+    /// Writes the sums of `C` vectors of columns from `first` on to `y`, those that exist, with their bias.
     #[inline(always)]
-    unsafe fn finish<I: Isa>(&self, sum: I::V, at: usize, y: *mut f32) {
-        if at + LANES <= self.width {
-            let sum = match self.bias {
-                Some(bias) => I::add(sum, I::load(bias.as_ptr().add(at))),
-                None => sum,
-            };
-            return I::store(y.add(at), sum);
-        }
-        let mut lanes = [0f32; LANES];
-        I::store(lanes.as_mut_ptr(), sum);
-        for (lane, column) in (at..self.width).enumerate() {
-            *y.add(column) = lanes[lane] + self.bias.map_or(0.0, |bias| bias[column]);
+    unsafe fn finish<I: Isa, const C: usize>(&self, sums: *const f32, first: usize, y: *mut f32) {
+        let count = self.width.saturating_sub(first);
+        for at in (0..(C * LANES).min(count)).step_by(LANES) {
+            let mut sum = I::load(sums.add(at));
+            if let Some(bias) = self.bias {
+                sum = I::add(sum, load_part::<I>(bias.as_ptr().add(first + at), count - at, 0.0));
+            }
+            store_part::<I>(y.add(at), sum, count - at);
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) trait QuantType: Send + Sync + 'static {
     /// # Safety
     /// As [`Int8Isa`].
     unsafe fn start<D: Int8Isa, const R: usize, const C: usize>(corrections: *const i32) -> [[D::S; C]; R];
-    /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] values; fetches
+    /// Adds the products of the first `C` vectors of a block's lines with `R` rows of [`BLOCK`] kept values; fetches
     /// the lines that are `ahead` bytes later.
     ///
     /// # Safety
@@ -64,7 +64,10 @@ impl QuantType for Q8 {
 
     #[inline(always)]
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]) {
-        let largest = values.iter().fold(0f32, |largest, value| value.abs().max(largest));
+        let mut largest = 0f32;
+        for value in values {
+            largest = value.abs().max(largest);
+        }
         let scale = f16::from_f32(largest / 127.0);
         (scale, levels(values, inverse(scale), -127.0, 127.0, Self::OFFSET))
     }
@@ -85,13 +88,13 @@ impl QuantType for Q8 {
             for two in 0..Self::LINES / 2 {
                 let at = lines.add(2 * two * LINES);
                 let weights = [load::<D, C>(at, ahead), load::<D, C>(at.add(LINES), ahead)];
-                add_two::<D, 128, R, C>(sums, &weights, x.add(2 * two * DEPTH));
+                add_two::<D, 128, R, C>(sums, &weights, x.add(2 * two * D::KEPT));
             }
             return;
         }
         for depth in 0..Self::LINES {
             let weights = load::<D, C>(lines.add(depth * LINES), ahead);
-            add::<D, 128, R, C>(sums, &weights, x.add(depth * DEPTH));
+            add::<D, 128, R, C>(sums, &weights, x.add(depth * D::KEPT));
         }
     }
 }
@@ -106,7 +109,10 @@ impl QuantType for Q4 {
     /// Tries scales around the one that makes the largest value -8, each improved to the best one for its levels.
     #[inline(always)]
     fn quantise(values: &[f32; BLOCK]) -> (f16, [u8; BLOCK]) {
-        let largest = values.iter().fold(0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+        let mut largest = 0f32;
+        for &value in values {
+            largest = if value.abs() > largest.abs() { value } else { largest };
+        }
         let (mut best, mut gain) = (f16::ZERO, 0.0);
         for step in -STEPS..=STEPS {
             let inverse = (step as f32 * 0.15 - 8.0) / largest;
@@ -118,7 +124,11 @@ impl QuantType for Q4 {
                     squares[lane] += level * level;
                 }
             }
-            let (product, square): (f32, f32) = (products.iter().sum(), squares.iter().sum());
+            let (mut product, mut square) = (0.0, 0.0);
+            for lane in 0..LANES {
+                product += products[lane];
+                square += squares[lane];
+            }
             if product * product > gain * square {
                 (best, gain) = (f16::from_f32(product / square), product * product / square);
             }
@@ -143,16 +153,16 @@ impl QuantType for Q4 {
                 let at = lines.add(2 * two * LINES);
                 let ([low, high], [next_low, next_high]) =
                     (nibbles::<D, C>(at, ahead), nibbles::<D, C>(at.add(LINES), ahead));
-                let x = x.add(2 * two * DEPTH);
+                let x = x.add(2 * two * D::KEPT);
                 add_two::<D, 8, R, C>(sums, &[low, next_low], x);
-                add_two::<D, 8, R, C>(sums, &[high, next_high], x.add(Self::LINES * DEPTH));
+                add_two::<D, 8, R, C>(sums, &[high, next_high], x.add(Self::LINES * D::KEPT));
             }
             return;
         }
         for depth in 0..Self::LINES {
             let [low, high] = nibbles::<D, C>(lines.add(depth * LINES), ahead);
-            add::<D, 8, R, C>(sums, &low, x.add(depth * DEPTH));
-            add::<D, 8, R, C>(sums, &high, x.add((Self::LINES + depth) * DEPTH));
+            add::<D, 8, R, C>(sums, &low, x.add(depth * D::KEPT));
+            add::<D, 8, R, C>(sums, &high, x.add((Self::LINES + depth) * D::KEPT));
         }
     }
 }
@@ -164,7 +174,9 @@ impl QuantType for Q4 {
 #[inline(always)]
 unsafe fn load<D: Int8Isa, const C: usize>(line: *const u8, ahead: Option<usize>) -> [D::B; C] {
     if let Some(ahead) = ahead {
-        (0..VECTORS).for_each(|vector| prefetch::<FIRST_LEVEL>(line.wrapping_add(vector * LINE + ahead)));
+        for vector in 0..VECTORS {
+            prefetch::<FIRST_LEVEL>(line.wrapping_add(vector * LINE + ahead));
+        }
     }
     let mut weights = [D::bytes(line); C];
     for (vector, weights) in weights.iter_mut().enumerate() {
@@ -202,7 +214,8 @@ unsafe fn start<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     if D::TWO {
         for (pair, sums) in sums.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let corrections = corrections.add(2 * pair);
-            *sums = D::start_two::<OFFSET>([*corrections, *corrections.add(1)]).map(|sum| [sum; C]);
+            let [first, second] = D::start_two::<OFFSET>([*corrections, *corrections.add(1)]);
+            *sums = [[first; C], [second; C]];
         }
     }
     sums
@@ -223,7 +236,11 @@ unsafe fn add_two<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
         for row in 1..R {
             column[row] = sums[row][vector];
         }
-        D::dot_rows::<OFFSET, R>(&mut column, [weights[0][vector], weights[1][vector]], (x, BLOCK));
+        D::dot_rows::<OFFSET, R>(
+            &mut column,
+            [weights[0][vector], weights[1][vector]],
+            (x, BLOCK / DEPTH * D::KEPT),
+        );
         for row in 0..R {
             sums[row][vector] = column[row];
         }
@@ -241,8 +258,9 @@ unsafe fn add<D: Int8Isa, const OFFSET: u8, const R: usize, const C: usize>(
     x: *const i8,
 ) {
     for (row, sums) in sums.iter_mut().enumerate() {
-        for (sum, &weights) in sums.iter_mut().zip(weights) {
-            *sum = D::dot::<OFFSET>(*sum, weights, x.add(row * BLOCK));
+        for vector in 0..C {
+            sums[vector] =
+                D::dot::<OFFSET>(sums[vector], weights[vector], x.add(row * BLOCK / DEPTH * D::KEPT));
         }
     }
 }
@@ -254,7 +272,11 @@ fn inverse(scale: f16) -> f32 {
 
 #[inline(always)]
 fn levels(values: &[f32; BLOCK], inverse: f32, least: f32, most: f32, offset: u8) -> [u8; BLOCK] {
-    values.map(|value| (round((value * inverse).clamp(least, most)) + i32::from(offset)) as u8)
+    let mut levels = [0; BLOCK];
+    for at in 0..BLOCK {
+        levels[at] = (round((values[at] * inverse).clamp(least, most)) + i32::from(offset)) as u8;
+    }
+    levels
 }
 
 /// The nearest integer, the even one of two, of a value within 2²²; its low bits where the value is not.

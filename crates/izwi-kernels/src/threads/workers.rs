@@ -2,8 +2,9 @@
 //! microseconds, and waking a thread takes as long as one of them.
 //!
 //! The calling thread always works too and waits only for threads that have begun: where the machine has fewer free
-//! cores than there are threads, it does the work alone. Results do not depend on which thread ran which task. Knows no
-//! kernel.
+//! cores than there are threads, it does the work alone. No thread yields its core: beside a busy program a thread that
+//! yields loses a time slice, thousands of calls, where one that sleeps runs again when it is woken. Results do not depend on
+//! which thread ran which task. Knows no kernel.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -16,10 +17,8 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(150);
 /// Reads of the state between two reads of the clock.
 const READS_PER_TICK: usize = 64;
-/// Reads of the clock after which a spinning thread yields its core: the caller itself may be waiting for it.
-const TICKS_PER_YIELD: usize = 8;
-/// Reads of the state before a caller that waits for the workers yields its core.
-const READS_BEFORE_YIELD: usize = 4096;
+/// Reads of the state before a caller that waits for the workers sleeps: one of them may have lost its core.
+const READS_BEFORE_SLEEP: usize = 4096;
 
 /// Runs `task(scratch, index)` for every index below `tasks` on at most `threads` threads, the calling one among
 /// them; each makes its own scratch. A panic of a task resumes in the caller once no other thread runs a task.
@@ -97,6 +96,12 @@ pub(super) struct Workers {
     parking: Mutex<()>,
     /// Wakes parked threads.
     wake: Condvar,
+    /// Whether the caller sleeps until no thread runs its call.
+    caller_sleeps: AtomicBool,
+    /// Held between the caller's decision to sleep and the wait.
+    sleeping: Mutex<()>,
+    /// Wakes the caller.
+    finished: Condvar,
 }
 
 // SAFETY: `call` is the only field that is not `Sync`; its comment says when it is written and read.
@@ -117,6 +122,9 @@ impl Workers {
             parked: AtomicUsize::new(0),
             parking: Mutex::new(()),
             wake: Condvar::new(),
+            caller_sleeps: AtomicBool::new(false),
+            sleeping: Mutex::new(()),
+            finished: Condvar::new(),
         }
     }
 
@@ -148,9 +156,20 @@ impl Workers {
         let mut reads = 0;
         while self.state.load(Ordering::Acquire) & RUNNING > 0 {
             reads += 1;
-            if reads < READS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if reads < READS_BEFORE_SLEEP { std::hint::spin_loop() } else { self.sleep_until_finished() }
         }
         self.busy.store(false, Ordering::Release);
+    }
+
+    /// Sleeps until no thread runs the call, which is closed.
+    fn sleep_until_finished(&self) {
+        let mut sleeping = lock(&self.sleeping);
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        // The last thread ends its call before it reads `caller_sleeps`: one of the two sees the other.
+        while self.state.load(Ordering::SeqCst) & RUNNING > 0 {
+            sleeping = self.finished.wait(sleeping).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.store(false, Ordering::Relaxed);
     }
 
     /// Starts threads until there are `count`, or the system refuses one.
@@ -186,7 +205,11 @@ impl Workers {
                     let Call { work, enter } = *self.call.get();
                     enter(work);
                 }
-                self.state.fetch_sub(1, Ordering::Release);
+                let before = self.state.fetch_sub(1, Ordering::SeqCst);
+                if before & RUNNING == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
+                    drop(lock(&self.sleeping));
+                    self.finished.notify_one();
+                }
             }
         }
     }
@@ -196,12 +219,7 @@ impl Workers {
         let ready = |state: u64| state & OPEN > 0 && state / NEXT != served;
         loop {
             let since = Instant::now();
-            let mut ticks = 0;
             while since.elapsed() < SPIN {
-                ticks += 1;
-                if ticks % TICKS_PER_YIELD == 0 {
-                    std::thread::yield_now();
-                }
                 for _ in 0..READS_PER_TICK {
                     let state = self.state.load(Ordering::Acquire);
                     if ready(state) {
@@ -271,6 +289,29 @@ mod tests {
         for _ in 0..20 {
             std::thread::sleep(SPIN * 3);
             (0..50).for_each(|_| assert_eq!(squares(workers, 10, 3), 285));
+        }
+    }
+
+    #[test]
+    fn a_caller_that_sleeps_is_woken_by_the_last_thread() {
+        let workers = workers();
+        for _ in 0..50 {
+            let caller = std::thread::current().id();
+            run_tasks(
+                workers,
+                4,
+                4,
+                || (),
+                |(), _| {
+                    // The caller is done at once; the others go on until it sleeps.
+                    while std::thread::current().id() != caller
+                        && !workers.caller_sleeps.load(Ordering::SeqCst)
+                    {
+                        std::thread::yield_now();
+                    }
+                },
+            );
+            assert!(!workers.caller_sleeps.load(Ordering::SeqCst));
         }
     }
 

@@ -9,6 +9,7 @@ mod dependencies;
 mod families;
 mod hosts;
 mod imports;
+mod kernels;
 mod manifests;
 mod modules;
 mod pages;
@@ -52,6 +53,7 @@ const CHECKS: &[Check] = &[
     roots::forbid_unsafe_code,
     confined::stays_in_its_place,
     families::names_stay_home,
+    kernels::have_no_closures,
     shape::modules_say_what_they_own,
     shape::files_are_short,
     shape::names_say_something,

@@ -65,6 +65,17 @@ unsafe fn last_columns(first: uint8x16_t, second: uint8x16_t) -> uint8x16_t {
     vreinterpretq_u8_u32(vzip2q_u32(vreinterpretq_u32_u8(first), vreinterpretq_u32_u8(second)))
 }
 
+/// The same four bytes in each lane.
+#[inline(always)]
+unsafe fn repeated(x: *const i32) -> int8x16_t {
+    vreinterpretq_s8_s32(vdupq_n_s32(x.read_unaligned()))
+}
+
+#[inline(always)]
+unsafe fn high_nibbles(bytes: uint8x16_t) -> uint8x16_t {
+    vshrq_n_u8::<4>(bytes)
+}
+
 #[inline(always)]
 unsafe fn low_nibbles(bytes: uint8x16_t) -> uint8x16_t {
     vandq_u8(bytes, vdupq_n_u8(15))
@@ -87,7 +98,7 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     }
     #[inline(always)]
     unsafe fn high(bytes: Self::B) -> Self::B {
-        bytes.map(|bytes| vshrq_n_u8::<4>(bytes))
+        four!(high_nibbles(bytes))
     }
     /// Where [`signed`] takes the offset off nothing is to be corrected.
     #[inline(always)]
@@ -97,7 +108,7 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     }
     #[inline(always)]
     unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S {
-        let (x, signed) = (x.map(|x| vreinterpretq_s8_u8(x)), weights.map(|w| vreinterpretq_s8_u8(w)));
+        let (x, signed) = (four!(vreinterpretq_s8_u8(x)), four!(vreinterpretq_s8_u8(weights)));
         match EXTENSION {
             I8MM => four!(usmmla(sums, weights, x)),
             DOTPROD => four!(sdot(sums, signed, x)),
@@ -106,8 +117,7 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
     }
     #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
-        let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()));
-        let x = [x; 4];
+        let x = [repeated(x.cast()); 4];
         if EXTENSION == I8MM {
             return four!(usdot(sums, weights, x));
         }
@@ -147,10 +157,8 @@ impl<const EXTENSION: u8> Int8Isa for Neon<EXTENSION> {
             }
             if !R.is_multiple_of(2) {
                 let x = x.add((R - 1) * stride).cast::<i32>();
-                let x = [x.read_unaligned(), x.add(1).read_unaligned()]
-                    .map(|four| vreinterpretq_s8_s32(vdupq_n_s32(four)));
-                let sum = usdot(sums[R - 1][four], lines[0], x[0]);
-                sums[R - 1][four] = usdot(sum, lines[1], x[1]);
+                let sum = usdot(sums[R - 1][four], lines[0], repeated(x));
+                sums[R - 1][four] = usdot(sum, lines[1], repeated(x.add(1)));
             }
         }
     }

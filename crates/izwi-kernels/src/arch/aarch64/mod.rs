@@ -40,6 +40,10 @@ unsafe impl Level for NeonDotprodLevel {
         is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("dotprod")
     }
 
+    fn has_fast_int8_dot() -> bool {
+        true
+    }
+
     #[target_feature(enable = "neon,dotprod")]
     unsafe fn enter(job: impl Run) {
         job.run::<Self>();
@@ -61,18 +65,17 @@ unsafe impl Level for NeonI8mmLevel {
             && is_aarch64_feature_detected!("i8mm")
     }
 
+    /// Apple processors multiply f32 as fast; other processors are not measured.
+    fn has_fast_bf16_dot() -> bool {
+        cfg!(not(target_vendor = "apple"))
+    }
+
+    fn has_fast_int8_dot() -> bool {
+        true
+    }
+
     #[target_feature(enable = "neon,bf16,i8mm")]
     unsafe fn enter(job: impl Run) {
         job.run::<Self>();
     }
-}
-
-/// See [`super::has_fast_bf16_dot`]. Apple processors multiply f32 as fast; other processors are not measured.
-pub(super) fn has_fast_bf16_dot() -> bool {
-    cfg!(not(target_vendor = "apple")) && NeonI8mmLevel::is_supported()
-}
-
-/// See [`super::has_fast_int8_dot`]: one instruction instead of several.
-pub(super) fn has_fast_int8_dot() -> bool {
-    NeonDotprodLevel::is_supported() || NeonI8mmLevel::is_supported()
 }

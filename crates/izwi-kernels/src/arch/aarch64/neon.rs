@@ -87,12 +87,17 @@ unsafe fn f16s(from: *const f16) -> [float32x4_t; 2] {
     [vcvt_f32_f16(vget_low_f16(eight)), vcvt_high_f32_f16(eight)]
 }
 
+/// Four bf16 in the low halves as f32.
+#[inline(always)]
+unsafe fn widened(bits: uint32x4_t) -> float32x4_t {
+    vreinterpretq_f32_u32(vshlq_n_u32::<16>(bits))
+}
+
 /// Eight bf16 as two vectors of f32.
 #[inline(always)]
 unsafe fn bf16s(from: *const bf16) -> [float32x4_t; 2] {
     let eight = vld1q_u16(from.cast());
-    [vmovl_u16(vget_low_u16(eight)), vmovl_high_u16(eight)]
-        .map(|bits| vreinterpretq_f32_u32(vshlq_n_u32::<16>(bits)))
+    [widened(vmovl_u16(vget_low_u16(eight))), bits_of_bf16(vmovl_high_u16(eight))]
 }
 
 impl<const EXTENSION: u8> Isa for Neon<EXTENSION> {

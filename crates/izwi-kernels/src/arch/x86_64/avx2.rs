@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::lanes;
-use crate::arch::isa::{Int8Isa, Isa};
+use crate::arch::isa::{DEPTH, Int8Isa, Isa};
 use crate::arch::level::{Level, Run};
 
 /// AVX2, FMA and F16C.
@@ -116,45 +116,56 @@ unsafe fn multiply256(sums: __m256i, weights: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
+/// Adds to each sum the products of its four bytes with the activations of even and of odd inputs.
+#[inline(always)]
+unsafe fn dot256(sums: __m256i, weights: __m256i, even: __m256i, odd: __m256i) -> __m256i {
+    let products = _mm256_madd_epi16(_mm256_and_si256(weights, _mm256_set1_epi16(255)), even);
+    let sums = _mm256_add_epi32(sums, products);
+    _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_srli_epi16::<8>(weights), odd))
+}
+
 impl Int8Isa for Avx2 {
     type B = [__m256i; 2];
     type S = [__m256i; 2];
     const ROWS: usize = 4;
+    /// At 16 bits, those of even inputs before those of odd ones.
+    const KEPT: usize = 8;
+    #[inline(always)]
+    unsafe fn keep(to: *mut i8, x: [i8; DEPTH]) {
+        let x = [i16::from(x[0]), i16::from(x[2]), i16::from(x[1]), i16::from(x[3])];
+        to.cast::<[i16; DEPTH]>().write_unaligned(x);
+    }
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> Self::B {
         [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
     }
     #[inline(always)]
     unsafe fn low(bytes: Self::B) -> Self::B {
-        bytes.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(15)))
+        let mask = _mm256_set1_epi8(15);
+        [_mm256_and_si256(bytes[0], mask), _mm256_and_si256(bytes[1], mask)]
     }
     #[inline(always)]
     unsafe fn high(bytes: Self::B) -> Self::B {
-        bytes.map(|bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(15)))
+        Self::low([_mm256_srli_epi16::<4>(bytes[0]), _mm256_srli_epi16::<4>(bytes[1])])
     }
-    /// The products are those of the values themselves: nothing to correct.
     #[inline(always)]
-    unsafe fn start<const OFFSET: u8>(_correction: i32) -> Self::S {
-        [_mm256_setzero_si256(); 2]
+    unsafe fn start<const OFFSET: u8>(correction: i32) -> Self::S {
+        [_mm256_set1_epi32(correction); 2]
     }
     #[inline(always)]
     unsafe fn multiply(sums: Self::S, weights: Self::B, x: Self::B) -> Self::S {
         [multiply256(sums[0], weights[0], x[0]), multiply256(sums[1], weights[1], x[1])]
     }
-    /// Pairs are added at 16 bits: two products of at most 127 * 127 fit, which those of kept bytes would not.
+    /// As products of 16 bits: those of two kept bytes do not fit 16 bits, to which the instruction on bytes adds them.
     #[inline(always)]
     unsafe fn dot<const OFFSET: u8>(sums: Self::S, weights: Self::B, x: *const i8) -> Self::S {
-        let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-        let offset = _mm256_set1_epi8(OFFSET as i8);
-        let mut sums = sums;
-        for (sum, weights) in sums.iter_mut().zip(weights) {
-            let weights = _mm256_sub_epi8(weights, offset);
-            *sum = multiply256(*sum, _mm256_abs_epi8(weights), _mm256_sign_epi8(x, weights));
-        }
-        sums
+        let x = x.cast::<i32>();
+        let even = _mm256_set1_epi32(x.read_unaligned());
+        let odd = _mm256_set1_epi32(x.add(1).read_unaligned());
+        [dot256(sums[0], weights[0], even, odd), dot256(sums[1], weights[1], even, odd)]
     }
     #[inline(always)]
     unsafe fn floats(sums: Self::S) -> Self::V {
-        sums.map(|sums| _mm256_cvtepi32_ps(sums))
+        [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])]
     }
 }

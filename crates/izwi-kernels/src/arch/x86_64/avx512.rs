@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::avx2::{Avx2, sum256};
-use super::lanes;
+use super::{is_amd, lanes};
 use crate::arch::isa::{Int8Isa, Isa};
 use crate::arch::level::{Level, Run};
 
@@ -49,6 +49,10 @@ unsafe impl Level for Avx512VnniLevel {
             && is_x86_feature_detected!("avx512vnni")
     }
 
+    fn has_fast_int8_dot() -> bool {
+        true
+    }
+
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vnni")]
     unsafe fn enter(job: impl Run) {
         job.run::<Self>();
@@ -74,6 +78,16 @@ unsafe impl Level for Avx512Bf16Level {
             && is_x86_feature_detected!("avx512bf16")
     }
 
+    /// AMD processors multiply pairs of bf16 twice as fast as f32. Intel processors have the instruction too, at two thirds of
+    /// the speed of f32.
+    fn has_fast_bf16_dot() -> bool {
+        is_amd()
+    }
+
+    fn has_fast_int8_dot() -> bool {
+        true
+    }
+
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vnni,avx512bf16")]
     unsafe fn enter(job: impl Run) {
         job.run::<Self>();
@@ -83,6 +97,22 @@ unsafe impl Level for Avx512Bf16Level {
 /// 16 lanes in one register; `BF16`: with the instruction for [`Isa::dot_bf16_pairs`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512<const BF16: bool>;
+
+#[inline(always)]
+unsafe fn bf16_pairs(v: __m512) -> __m512bh {
+    std::mem::transmute::<__m512, __m512bh>(v)
+}
+
+#[inline(always)]
+unsafe fn low(pairs: __m512) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(pairs)))
+}
+
+#[inline(always)]
+unsafe fn high(pairs: __m512) -> __m512 {
+    let mask = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), mask))
+}
 
 impl<const BF16: bool> Isa for Avx512<BF16> {
     type V = __m512;
@@ -106,12 +136,8 @@ impl<const BF16: bool> Isa for Avx512<BF16> {
     #[inline(always)]
     unsafe fn dot_bf16_pairs(a: __m512, b: __m512, c: __m512) -> __m512 {
         if BF16 {
-            let pairs = |v| std::mem::transmute::<__m512, __m512bh>(v);
-            return _mm512_dpbf16_ps(c, pairs(a), pairs(b));
+            return _mm512_dpbf16_ps(c, bf16_pairs(a), bf16_pairs(b));
         }
-        let low = |pairs| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(pairs)));
-        let mask = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-        let high = |pairs| _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), mask));
         _mm512_fmadd_ps(low(a), low(b), _mm512_fmadd_ps(high(a), high(b), c))
     }
     #[inline(always)]

@@ -22,6 +22,10 @@ unsafe impl Level for AvxVnniLevel {
         is_x86_feature_detected!("avxvnni") && Avx2Level::is_supported()
     }
 
+    fn has_fast_int8_dot() -> bool {
+        true
+    }
+
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn enter(job: impl Run) {
         job.run::<Self>();
