@@ -76,6 +76,7 @@ impl ConvPanels {
     }
 
     /// The panels, one after another.
+    #[inline(always)]
     pub(crate) fn elements(&self) -> &[f32] {
         &self.data
     }

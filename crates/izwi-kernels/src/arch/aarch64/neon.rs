@@ -97,7 +97,7 @@ unsafe fn widened(bits: uint32x4_t) -> float32x4_t {
 #[inline(always)]
 unsafe fn bf16s(from: *const bf16) -> [float32x4_t; 2] {
     let eight = vld1q_u16(from.cast());
-    [widened(vmovl_u16(vget_low_u16(eight))), bits_of_bf16(vmovl_high_u16(eight))]
+    [widened(vmovl_u16(vget_low_u16(eight))), widened(vmovl_high_u16(eight))]
 }
 
 impl<const EXTENSION: u8> Isa for Neon<EXTENSION> {
