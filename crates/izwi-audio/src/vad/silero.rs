@@ -4,6 +4,7 @@
 //! Knows no gain, no threshold and no span. A frame's score is the same bits in any batch. Source of the architecture:
 //! <https://github.com/snakers4/silero-vad/blob/master/src/silero_vad/tinygrad_model.py> (`TinySileroVAD`).
 
+use izwi_kernels::linear::{Rows, WeightSource, WeightType, Weights};
 use safetensors::tensor::{Dtype, SafeTensors};
 
 /// Samples of a frame.
@@ -26,9 +27,6 @@ const NARROW: usize = 64;
 /// Frames that are computed together, as far as they are known: the weights are then read once for all of them.
 pub(super) const BATCH: usize = 16;
 
-/// Outputs are padded to a multiple of this.
-const ALIGN: usize = 32;
-
 /// The weights are not those of the network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the weights of the voice activity detector cannot be used: {0}")]
@@ -40,12 +38,12 @@ impl WeightsError {
     }
 }
 
-/// A weight `[inputs, outputs]` with its bias, the outputs padded.
+/// A weight `[inputs, outputs]` with its bias.
 struct Product {
     inputs: usize,
     outputs: usize,
-    weight: Vec<f32>,
-    bias: Vec<f32>,
+    weights: Weights,
+    bias: Option<Vec<f32>>,
 }
 
 /// The weights.
@@ -81,16 +79,10 @@ impl std::fmt::Debug for Silero {
 
 impl Product {
     /// `weight` is `[outputs, inputs]`.
-    fn new(weight: &[f32], bias: Vec<f32>, inputs: usize) -> Self {
+    fn new(weight: &[f32], bias: Option<Vec<f32>>, inputs: usize) -> Self {
         let outputs = weight.len() / inputs;
-        let padded = outputs.next_multiple_of(ALIGN);
-        let mut turned = vec![0.0; inputs * padded];
-        for (output, row) in weight.chunks_exact(inputs).enumerate() {
-            row.iter().enumerate().for_each(|(input, &value)| turned[input * padded + output] = value);
-        }
-        let mut bias = bias;
-        bias.resize(padded, 0.0);
-        Self { inputs, outputs: padded, weight: turned, bias }
+        let weights = Weights::pack(WeightSource::F32(weight), inputs, outputs, WeightType::F32);
+        Self { inputs, outputs, weights, bias }
     }
 
     /// A convolution of `weight` `[outputs, channels, TAPS]` as a product over rows `[taps, channels]`, of the taps `from..`
@@ -103,41 +95,14 @@ impl Product {
                 .collect()
         };
         let rows: Vec<f32> = weight.chunks_exact(channels * TAPS).flat_map(row).collect();
-        Self::new(&rows, bias, channels * taps.len())
+        Self::new(&rows, Some(bias), channels * taps.len())
     }
 
     /// `y = x · weight + bias` for rows `x`; `y` becomes `[rows, outputs]`.
     fn rows(&self, x: &[f32], y: &mut Vec<f32>) {
-        let rows = x.len() / self.inputs;
-        y.clear();
-        y.resize(rows * self.outputs, 0.0);
-        let (quads, singles) = (rows / 4, rows % 4);
-        for quad in 0..quads {
-            self.tiles::<4, 8>(&x[quad * 4 * self.inputs..], &mut y[quad * 4 * self.outputs..]);
-        }
-        for row in rows - singles..rows {
-            self.tiles::<1, 32>(&x[row * self.inputs..], &mut y[row * self.outputs..]);
-        }
-    }
-
-    /// `R` rows, `T` outputs at a time. Each output is summed over the inputs in their order.
-    fn tiles<const R: usize, const T: usize>(&self, x: &[f32], y: &mut [f32]) {
-        for first in (0..self.outputs).step_by(T) {
-            let mut sums = [[0f32; T]; R];
-            for sum in &mut sums {
-                sum.copy_from_slice(&self.bias[first..first + T]);
-            }
-            for (input, weight) in self.weight.chunks_exact(self.outputs).enumerate() {
-                let weight = &weight[first..first + T];
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    let x = x[row * self.inputs + input];
-                    sum.iter_mut().zip(weight).for_each(|(sum, weight)| *sum += x * weight);
-                }
-            }
-            for (row, sum) in sums.iter().enumerate() {
-                y[row * self.outputs + first..][..T].copy_from_slice(sum);
-            }
-        }
+        let count = x.len() / self.inputs;
+        y.resize(count * self.outputs, 0.0);
+        self.weights.product(Rows { data: x, stride: self.inputs, count }, self.bias.as_deref(), y);
     }
 }
 
@@ -163,10 +128,10 @@ impl Silero {
         };
         let gates = |of: &str| {
             let weight = take(&format!("lstm_cell.weight_{of}"), &[4 * WIDTH, WIDTH])?;
-            Ok(Product::new(&weight, take(&format!("lstm_cell.bias_{of}"), &[4 * WIDTH])?, WIDTH))
+            Ok(Product::new(&weight, Some(take(&format!("lstm_cell.bias_{of}"), &[4 * WIDTH])?), WIDTH))
         };
         Ok(Self {
-            spectrum: Product::new(&take("stft_conv.weight", &[2 * BINS, 1, FFT])?, Vec::new(), FFT),
+            spectrum: Product::new(&take("stft_conv.weight", &[2 * BINS, 1, FFT])?, None, FFT),
             convolutions: [
                 convolution("conv1", WIDTH, BINS, 0..TAPS)?,
                 convolution("conv2", NARROW, WIDTH, 0..TAPS)?,
@@ -209,7 +174,7 @@ impl Silero {
         self.spectrum.rows(&rows, &mut y);
         let mut x: Vec<f32> = Vec::with_capacity(y.len());
         for spectrum in y.chunks_exact(self.spectrum.outputs) {
-            let (real, imaginary) = spectrum[..2 * BINS].split_at(BINS);
+            let (real, imaginary) = spectrum.split_at(BINS);
             x.extend(real.iter().zip(imaginary).map(|(re, im)| (re * re + im * im).sqrt()));
         }
         let shapes = [(SPECTRA, BINS, 1), (SPECTRA, WIDTH, 2), (HALVES, NARROW, 2)];

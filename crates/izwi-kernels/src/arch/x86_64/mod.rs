@@ -22,6 +22,6 @@ use lanes;
 /// Whether AMD made the processor.
 fn is_amd() -> bool {
     let vendor = __cpuid(0);
-    let vendor = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-    vendor.as_flattened() == b"AuthenticAMD"
+    let name = [*b"Auth", *b"enti", *b"cAMD"];
+    [vendor.ebx.to_le_bytes(), vendor.edx.to_le_bytes(), vendor.ecx.to_le_bytes()] == name
 }
