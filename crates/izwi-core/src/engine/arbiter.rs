@@ -650,11 +650,15 @@ mod tests {
     /// An engine whose stream is 1.6 s ahead at any time, as one that is read as slowly as it plays.
     fn plays_on(arbiter: &Arc<DeviceArbiter>) {
         let speech = arbiter.join();
+        let tell = move || {
+            let due = Some(due(Instant::now() + ms(1_600)));
+            speech.set_load(EngineLoad { due, ..EngineLoad::default() }, true);
+        };
+        tell();
         tokio::spawn(async move {
             loop {
-                let due = Some(due(Instant::now() + ms(1_600)));
-                speech.set_load(EngineLoad { due, ..EngineLoad::default() }, true);
                 sleep(ms(50)).await;
+                tell();
             }
         });
     }
