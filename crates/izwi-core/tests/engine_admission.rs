@@ -236,6 +236,47 @@ async fn an_idle_engine_accepts_again_when_the_streams_of_another_one_have_ended
     assert_eq!(listen(&idle, speech()).await.unwrap().gaps, Duration::ZERO);
 }
 
+/// Six hundred frames, 48 s.
+fn long_speech() -> EngineCoreRequest {
+    EngineCoreRequest::tts(TEXT.repeat(6))
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_interrupts_the_only_stream_is_accepted_at_once() {
+    // 60 ms a step.
+    let engine = learned(speaker(40, 0.0)).await;
+    for _ in 0..3 {
+        let (id, chunks) = engine.generate_streaming(long_speech()).await.unwrap();
+        sleep(ms(4_000)).await;
+        assert!(engine.interrupt_request(&id).await.unwrap());
+        let again = engine.generate_streaming(long_speech()).await;
+        let (_, other) = again.expect("nothing else plays");
+        // A client of HTTP interrupts by closing its connection.
+        sleep(ms(4_000)).await;
+        drop((chunks, other));
+        sleep(ms(100)).await;
+        assert_eq!(listen(&engine, speech()).await.unwrap().gaps, Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_interrupted_makes_room_for_those_of_another_engine() {
+    let arbiter = DeviceArbiter::new();
+    let [busy, idle] = [(); 2].map(|()| engine_on(&arbiter, config(), speaker(50, 0.0)));
+    for engine in [&busy, &idle] {
+        engine.generate(speech()).await.unwrap();
+    }
+    let (id, chunks) = busy.generate_streaming(long_speech()).await.unwrap();
+    sleep(ms(4_000)).await;
+    let refused = listen(&idle, speech()).await;
+    assert!(matches!(refused, Err(EngineError::Saturated { .. })), "{refused:?}");
+    assert!(busy.interrupt_request(&id).await.unwrap());
+    drop(chunks);
+    // An engine looks after the others of its device every 50 ms.
+    sleep(ms(100)).await;
+    assert_eq!(listen(&idle, speech()).await.unwrap().gaps, Duration::ZERO);
+}
+
 #[tokio::test(start_paused = true)]
 async fn audio_that_is_made_goes_on_while_a_step_waits_for_the_device() {
     let arbiter = DeviceArbiter::new();
@@ -267,7 +308,7 @@ async fn audio_that_is_made_goes_on_while_a_step_waits_for_the_device() {
 }
 
 /// A WAV file of `seconds` of silence at 16 kHz.
-fn wav(seconds: u32) -> bytes::Bytes {
+pub(crate) fn wav(seconds: u32) -> bytes::Bytes {
     let data = seconds * 32_000;
     let mut file = Vec::new();
     file.extend(b"RIFF");

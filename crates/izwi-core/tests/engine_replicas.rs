@@ -117,6 +117,23 @@ async fn a_listener_goes_to_the_device_on_which_it_is_heard_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_interrupts_a_stream_of_a_full_replica_is_accepted_at_once() {
+    let engine = replicas(vec![speaker(60, 10)]);
+    all_ready(&engine).await;
+    for _ in 0..6 {
+        engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap();
+    }
+    for _ in 0..3 {
+        let request = || EngineCoreRequest::tts(TEXT.repeat(6));
+        let (id, _chunks) = engine.generate_streaming(request()).await.unwrap();
+        sleep(ms(4_000)).await;
+        assert!(engine.interrupt_request(&id).await.unwrap());
+        let (id, _chunks) = engine.generate_streaming(request()).await.expect("nothing else plays");
+        assert!(engine.interrupt_request(&id).await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_come_at_once_are_spread() {
     let engine = replicas(vec![speaker(20, 10), speaker(20, 10)]);
     all_ready(&engine).await;

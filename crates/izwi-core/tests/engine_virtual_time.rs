@@ -36,6 +36,18 @@ async fn steps_take_the_time_of_the_curve() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_warm_up_is_no_part_of_the_time_of_a_request() {
+    let config = EngineCoreConfig::default();
+    let model = SimulatedModel { length: |_, _| 10, cost: Some(curve()), ..Default::default() };
+    let executor = SimulatedExecutor::new(&config, model);
+    let engine = Engine::with_executor(config, Box::new(executor)).unwrap();
+    let asked = tokio::time::Instant::now();
+    let stats = engine.generate(EngineCoreRequest::tts("a text of 20 letters")).await.unwrap().stats;
+    assert_eq!(stats.generation_time, Duration::from_millis(10 * 45 + 20));
+    assert!(asked.elapsed() > stats.generation_time + Duration::from_millis(500), "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn sequences_of_a_step_share_its_time() {
     for stats in run(2, curve()).await {
         assert_eq!(stats.time_to_first_audio, Some(Duration::from_millis(5 + 60 + 2 * 20)));

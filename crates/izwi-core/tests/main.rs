@@ -10,6 +10,7 @@ mod engine_loop;
 mod engine_replicas;
 mod engine_simulation;
 mod engine_text;
+mod engine_turns;
 mod engine_virtual_time;
 mod engine_voices;
 mod examples;

@@ -15,7 +15,7 @@ use super::types::Prediction;
 const DEVIATIONS: f64 = 5.0;
 /// Chunks from the first one on behind which the next one has to be in time.
 const CHECKED_CHUNKS: usize = 16;
-/// When so many seconds are owed to bulk work, no stream starts beside others until they are paid.
+/// When so many seconds are owed to bulk work beyond its next piece, no stream starts beside others until they are paid.
 const MOST_OWED_S: f64 = 0.5;
 /// Share of the device for streams that start.
 const START_SHARE: f64 = 0.1;
@@ -137,6 +137,8 @@ pub struct Situation<'a> {
     pub has_bulk: bool,
     /// Seconds of the device that are owed to it.
     pub bulk_owed_s: f64,
+    /// Seconds of its next piece.
+    pub bulk_piece_s: f64,
     /// Expected seconds until the device is free.
     pub in_flight_s: f64,
     /// The most streams in a step; more take turns.
@@ -255,7 +257,8 @@ impl Situation<'_> {
 
     /// Whether bulk work comes before another stream.
     fn owes_bulk(&self) -> bool {
-        !(self.streams.is_empty() && self.others.is_empty()) && self.bulk_owed_s >= MOST_OWED_S
+        let is_alone = self.streams.is_empty() && self.others.is_empty();
+        !is_alone && self.has_bulk && self.bulk_owed_s >= self.bulk_piece_s + MOST_OWED_S
     }
 
     /// Seconds in which each of `streams` streams has a step.
@@ -606,6 +609,7 @@ mod tests {
             others_step_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
+            bulk_piece_s: 0.0,
             in_flight_s: 0.0,
             batch: 64,
             max_streams: 64,
@@ -759,6 +763,24 @@ mod tests {
         // Beside bulk work one that takes 76 takes longer than it plays.
         let short = head_start(&costs(0.01, 0.066), Some(1_920));
         assert!((0.07..0.2).contains(&short), "{short}");
+    }
+
+    #[test]
+    fn bulk_work_that_is_owed_more_than_its_next_piece_comes_before_another_stream() {
+        let costs = costs(0.02, 0.0055);
+        let streams = [stream(20.0)];
+        let owed = |has_bulk, bulk_owed_s, bulk_piece_s| Situation {
+            has_bulk,
+            bulk_owed_s,
+            bulk_piece_s,
+            ..situation(&costs, &streams)
+        };
+        let held = [HeldStream { candidate: candidate(), waited_s: 1.0 }];
+        let can_start = |situation: Situation<'_>| Situation { held: &held, ..situation }.can_start();
+        assert!(!can_start(owed(true, 0.7, 0.1)));
+        assert!(can_start(owed(true, 1.9, 1.7)), "a piece waits until all of it is owed");
+        assert!(!can_start(owed(true, 2.3, 1.7)));
+        assert!(can_start(owed(false, 2.3, 0.0)), "nothing waits for what is owed");
     }
 
     #[test]

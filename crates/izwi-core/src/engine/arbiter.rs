@@ -4,6 +4,8 @@
 //! - Other steps go if all such deadlines are still met behind them: those of streams that start, then the rest, each in
 //!   the order of their arrival.
 //! - Bulk work is owed [`BULK_SHARE`] of the time that it waits. A piece that is owed and fits goes first.
+//! - What fits at no time is not put off without end: bulk work goes once too much is owed to it, and a stream starts once its
+//!   first audio is late, although streams that play may run out of audio.
 //!
 //! Waiting is asynchronous, so that it also works in simulated time. Must not know which sequences a step holds.
 
@@ -24,7 +26,11 @@ const RECHECK: Duration = Duration::from_millis(10);
 /// How long a device stays idle for an engine that is expected to ask again, or to publish what its streams need.
 const GRACE: Duration = Duration::from_millis(5);
 /// The most bulk work that is owed, in seconds of the device.
-pub(super) const MAX_CREDIT_S: f64 = 10.0;
+const MAX_CREDIT_S: f64 = 10.0;
+/// Seconds owed to bulk work, beyond its next piece, with which that piece goes at any time.
+const FORCED_S: f64 = 2.0;
+/// How late the first audio of a stream may be until its step goes at any time.
+pub(super) const MAX_LATE: Duration = Duration::from_secs(1);
 
 /// A deadline of live streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub struct TurnRequest {
     pub expected: Duration,
     /// The part of a live step's time that is bulk work.
     pub bulk: Duration,
+    /// When the streams that it starts were promised to be heard; `None` if it starts none, or nothing was promised.
+    pub promised: Option<Instant>,
     /// Whether the engine has checked that it fits before its own live streams must go on.
     pub is_checked: bool,
 }
@@ -69,6 +77,8 @@ pub(super) struct EngineLoad {
     pub(super) variance: f64,
     /// Whether it has bulk work.
     pub(super) has_bulk: bool,
+    /// The longest piece of bulk work for which its last step had no time.
+    pub(super) bulk_piece: Duration,
 }
 
 /// The need of one live stream.
@@ -113,6 +123,8 @@ pub(super) struct DeviceState {
     pub(super) has_bulk: bool,
     /// Seconds that are owed to it.
     pub(super) bulk_owed_s: f64,
+    /// Seconds of its next piece, which cannot go before they are owed.
+    pub(super) bulk_piece_s: f64,
     /// When the step that has the device is expected to end.
     pub(super) free_at: Option<Instant>,
 }
@@ -122,7 +134,21 @@ struct Waiter {
     ticket: u64,
     member: u64,
     request: TurnRequest,
+    since: Instant,
     granted: oneshot::Sender<Turn>,
+}
+
+impl Waiter {
+    /// Whether it starts live streams, and none that plays is in its step.
+    fn starts(&self) -> bool {
+        self.request.is_live && self.request.due.is_none()
+    }
+
+    /// Whether the first audio of streams that it starts is late. Where nothing was promised, it has its share as bulk work has.
+    fn is_late(&self, now: Instant) -> bool {
+        let share = || self.since + self.request.predicted.div_f64(BULK_SHARE);
+        self.starts() && now >= self.request.promised.unwrap_or_else(share) + MAX_LATE
+    }
 }
 
 /// An engine whose live step has just ended.
@@ -154,13 +180,26 @@ struct State {
 }
 
 impl State {
-    /// Adds what bulk work earned since the last call: nothing while there is none.
+    /// Adds what bulk work earned since the last call. While there is none, what it was owed is soon forgotten.
     fn accrue(&mut self, now: Instant) {
+        // Those that gave up are owed nothing.
+        self.waiting.retain(|waiter| !waiter.granted.is_closed());
         let since = self.accrued_at.replace(now).unwrap_or(now);
-        if self.has_bulk() {
-            let earned = BULK_SHARE * now.saturating_duration_since(since).as_secs_f64();
-            self.credit_s = (self.credit_s + earned).min(MAX_CREDIT_S);
-        }
+        let elapsed_s = now.saturating_duration_since(since).as_secs_f64();
+        let change_s = if self.has_bulk() { BULK_SHARE * elapsed_s } else { -elapsed_s };
+        self.credit_s = (self.credit_s + change_s).clamp(0.0, MAX_CREDIT_S);
+    }
+
+    /// The bulk work that waits first, and its index.
+    fn first_bulk(&self) -> Option<(usize, &Waiter)> {
+        let bulk = self.waiting.iter().enumerate().filter(|(_, waiter)| !waiter.request.is_live);
+        bulk.min_by_key(|(_, waiter)| waiter.ticket)
+    }
+
+    /// The next piece of bulk work: the one that waits, or one for which an engine has no time.
+    fn bulk_piece(&self) -> Duration {
+        let waiting = self.first_bulk().map(|(_, waiter)| waiter.request.predicted);
+        self.members.values().map(|load| load.bulk_piece).chain(waiting).max().unwrap_or_default()
     }
 
     fn has_bulk(&self) -> bool {
@@ -225,6 +264,14 @@ impl State {
         Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| now + waiter.request.predicted <= at)
     }
 
+    /// Index of the waiter that goes although it may not fit, since it would be put off without end.
+    fn forced(&self, now: Instant) -> Option<usize> {
+        let is_owed = |waiter: &Waiter| is_forced(self.credit_s, waiter.request.predicted.as_secs_f64());
+        let bulk = self.first_bulk().filter(|(_, waiter)| is_owed(waiter));
+        let late = self.waiting.iter().enumerate().filter(|(_, waiter)| waiter.is_late(now));
+        bulk.into_iter().chain(late).min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
+    }
+
     /// Index of the waiter that has the next turn.
     fn next(&self, now: Instant) -> Option<usize> {
         let waiters = || self.waiting.iter().enumerate();
@@ -232,11 +279,9 @@ impl State {
             let is_owed = self.credit_s > 0.0 && self.credit_s >= waiter.request.predicted.as_secs_f64();
             is_owed && self.fits(waiter, now)
         };
-        let bulk = waiters().filter(|(_, waiter)| !waiter.request.is_live);
-        let bulk = bulk.min_by_key(|(_, waiter)| waiter.ticket).filter(|(_, waiter)| covered(waiter));
-        let starts = |waiter: &Waiter| waiter.request.is_live && waiter.request.due.is_none();
+        let bulk = || self.first_bulk().filter(|(_, waiter)| covered(waiter)).map(|(index, _)| index);
         let starting = || {
-            let fitting = waiters().filter(|(_, waiter)| starts(waiter) && self.fits(waiter, now));
+            let fitting = waiters().filter(|(_, waiter)| waiter.starts() && self.fits(waiter, now));
             fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
         };
         let due = || {
@@ -259,8 +304,13 @@ impl State {
             let fitting = waiters().filter(|(_, waiter)| self.fits(waiter, now));
             fitting.min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
         };
-        bulk.map(|(index, _)| index).or_else(starting).or_else(due).or_else(other)
+        bulk().or_else(|| self.forced(now)).or_else(starting).or_else(due).or_else(other)
     }
+}
+
+/// Whether a piece of bulk work goes at any time that takes `piece_s` seconds while `owed_s` are owed.
+pub(super) fn is_forced(owed_s: f64, piece_s: f64) -> bool {
+    owed_s >= (piece_s + FORCED_S).min(MAX_CREDIT_S)
 }
 
 /// The arbiters of the devices of a process.
@@ -316,12 +366,13 @@ impl DeviceArbiter {
             return;
         }
         let Some(index) = state.next(now) else { return };
+        let pays_all = state.forced(now) == Some(index) && !state.fits(&state.waiting[index], now);
         let waiter = state.waiting.remove(index);
         state.is_busy = true;
         state.free_at = Some(now + waiter.request.expected);
         drop(state);
         let Waiter { member, request, .. } = waiter;
-        let turn = Turn { arbiter: Arc::clone(self), member, request, started_at: now };
+        let turn = Turn { arbiter: Arc::clone(self), member, request, pays_all, started_at: now };
         // A waiter that is gone returns its turn, which ends by being dropped.
         drop(waiter.granted.send(turn));
     }
@@ -340,10 +391,11 @@ impl Member {
         let (granted, mut turn) = oneshot::channel();
         {
             let mut state = self.arbiter.lock();
-            state.accrue(Instant::now());
+            let since = Instant::now();
+            state.accrue(since);
             let ticket = state.next_ticket;
             state.next_ticket += 1;
-            state.waiting.push(Waiter { ticket, member: self.id, request, granted });
+            state.waiting.push(Waiter { ticket, member: self.id, request, since, granted });
             state.has_told(self.id, |ended| ended.has_asked = true);
         }
         loop {
@@ -411,7 +463,8 @@ impl Member {
     pub(super) fn device(&self) -> DeviceState {
         let mut state = self.arbiter.lock();
         state.accrue(Instant::now());
-        DeviceState { has_bulk: state.has_bulk(), bulk_owed_s: state.credit_s, free_at: state.free_at }
+        let (bulk_owed_s, bulk_piece_s) = (state.credit_s, state.bulk_piece().as_secs_f64());
+        DeviceState { has_bulk: state.has_bulk(), bulk_owed_s, bulk_piece_s, free_at: state.free_at }
     }
 }
 
@@ -431,6 +484,8 @@ pub(super) struct Turn {
     arbiter: Arc<DeviceArbiter>,
     member: u64,
     request: TurnRequest,
+    /// Whether streams that play waited for it: bulk work is owed nothing more then.
+    pays_all: bool,
     started_at: Instant,
 }
 
@@ -442,7 +497,11 @@ impl Drop for Turn {
         let ended = Ended { member: self.member, has_load: false, has_asked: false };
         let is_shared = state.members.len() > 1;
         state.ended = Some(ended).filter(|_| self.request.is_live && is_shared);
-        state.charge(if self.request.is_live { self.request.bulk } else { self.started_at.elapsed() });
+        state.charge(match self.request.is_live {
+            true => self.request.bulk,
+            false if self.pays_all => Duration::MAX,
+            false => self.started_at.elapsed(),
+        });
         drop(state);
         self.arbiter.dispatch();
     }
@@ -586,6 +645,71 @@ mod tests {
         }
         let share = used.as_secs_f64() / 20.0;
         assert!((0.07..0.12).contains(&share), "{share}");
+    }
+
+    /// An engine whose stream is 1.6 s ahead at any time, as one that is read as slowly as it plays.
+    fn plays_on(arbiter: &Arc<DeviceArbiter>) {
+        let speech = arbiter.join();
+        let tell = move || {
+            let due = Some(due(Instant::now() + ms(1_600)));
+            speech.set_load(EngineLoad { due, ..EngineLoad::default() }, true);
+        };
+        tell();
+        tokio::spawn(async move {
+            loop {
+                sleep(ms(50)).await;
+                tell();
+            }
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bulk_work_that_never_fits_goes_once_too_much_is_owed_to_it_and_is_owed_nothing_then() {
+        let arbiter = DeviceArbiter::new();
+        plays_on(&arbiter);
+        let transcription = arbiter.join();
+        let begun = Instant::now();
+        for turns in 1..4 {
+            let turn = transcription.turn(bulk(ms(1_700)));
+            let turn = tokio::time::timeout(ms(120_000), turn).await.expect("it is not put off without end");
+            sleep(ms(1_700)).await;
+            drop(turn);
+            let state = transcription.device();
+            assert!(state.bulk_owed_s < 0.1, "{state:?}");
+            // A share of the time, as for work that fits, and FORCED_S.
+            assert!(begun.elapsed() > turns * ms(37_000), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_owed_to_bulk_work_that_gave_up_is_forgotten() {
+        let arbiter = DeviceArbiter::new();
+        plays_on(&arbiter);
+        let cloning = arbiter.join();
+        // As a client that leaves while its voice waits to be cloned.
+        let left = tokio::time::timeout(ms(30_000), cloning.turn(bulk(ms(5_000)))).await;
+        assert!(left.is_err());
+        let state = cloning.device();
+        assert!(!state.has_bulk && state.bulk_owed_s > 2.5, "{state:?}");
+        sleep(ms(5_000)).await;
+        assert!(cloning.device().bulk_owed_s < 0.1, "{:?}", cloning.device());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_never_fits_goes_once_it_is_late() {
+        let arbiter = DeviceArbiter::new();
+        plays_on(&arbiter);
+        let (chat, captions) = (arbiter.join(), arbiter.join());
+        let begun = Instant::now();
+        let starts = TurnRequest { is_live: true, ..bulk(ms(2_000)) };
+        let promised = TurnRequest { promised: Some(begun + ms(3_000)), ..starts };
+        let turn = tokio::time::timeout(ms(60_000), chat.turn(promised)).await.expect("it is late");
+        assert!((ms(4_000)..ms(4_100)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        drop(turn);
+        chat.set_load(EngineLoad::default(), true);
+        // Nothing was promised to a window of live audio.
+        let turn = tokio::time::timeout(ms(60_000), captions.turn(starts)).await;
+        turn.expect("it gets its share");
     }
 
     #[tokio::test(start_paused = true)]

@@ -161,6 +161,7 @@ impl Curve {
             others_step_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
+            bulk_piece_s: 0.0,
             in_flight_s: 0.0,
             batch: self.batch,
             max_streams: self.max_streams.min(MAX_STREAMS),

@@ -9,6 +9,7 @@ mod command;
 mod in_flight;
 mod live;
 mod open_texts;
+mod situation;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -81,10 +82,9 @@ pub struct EngineStatus {
     pub preschedule_used: u64,
     /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
-    /// When another live stream would be accepted, as predicted after the last step; `None` if at once.
+    /// When another live stream would be accepted, as predicted for this snapshot; `None` if at once.
     pub refuses_until: Option<Instant>,
-    /// From the arrival of another live stream until its listener hears it, as predicted after the last step; zero before
-    /// anything is known about the model.
+    /// From the arrival of another live stream until its listener hears it, as predicted; zero while nothing is known.
     pub first_sound: Duration,
     /// Predicted time in which all sequences and another one have a step.
     pub step_with_another: Duration,
@@ -515,15 +515,17 @@ impl EngineCore {
 
     /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        self.publish_load(true);
         self.publish();
         self.check_idle();
         if self.is_over() {
             return;
         }
-        self.publish_load(true);
         let stall = self.output.next_stall(self.stall_limit());
         let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
-        let retry = self.live.has_held().then(|| Instant::now() + live::RETRY);
+        // Streams of other engines make room unsaid.
+        let waits = self.live.has_held() || self.status.refuses_until.is_some();
+        let retry = waits.then(|| Instant::now() + live::RETRY);
         let stalled = async {
             match stall.into_iter().chain(expiry).chain(retry).min() {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -586,6 +588,7 @@ impl EngineCore {
         self.status.awaiting_text = self.open_texts.num_waiting();
         self.status.streams = self.output.playing().collect();
         self.status.kv = self.kv.stats();
+        self.predict_next();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {
             for waiter in self.drain_waiters.drain(..) {

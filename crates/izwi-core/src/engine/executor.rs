@@ -94,6 +94,11 @@ pub trait RequestPreparer: Send + Sync {
     fn is_simulated(&self) -> bool {
         false
     }
+
+    /// How long the networks that clone a voice take in simulated time, for a recording of `length`.
+    fn simulated_cloning(&self, _length: Duration) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A sequence that appears in a plan for the first time.

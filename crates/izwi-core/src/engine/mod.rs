@@ -7,6 +7,7 @@ pub mod admission;
 pub mod arbiter;
 pub mod blocks;
 pub mod capacity;
+mod cloning;
 pub mod config;
 mod conversation;
 mod core;
@@ -28,7 +29,6 @@ pub mod types;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -59,8 +59,10 @@ pub use types::{
 
 use self::admission::StreamRate;
 use self::arbiter::{Member, TurnRequest};
+use self::cloning::CloningTime;
 use self::core::{AbortCause, Admission, Command, Refused};
 use self::cost::CostModel;
+use self::types::audio_duration;
 use output::Delivery;
 use recordings::KeptRecordings;
 
@@ -85,8 +87,8 @@ pub struct Engine {
     open_audio: Arc<Semaphore>,
     /// This engine's place on the device, for work outside of steps.
     device: Arc<Member>,
-    /// Time of the last voice that was cloned, in microseconds.
-    cloning_us: Arc<AtomicU64>,
+    /// Time of the networks that clone a voice.
+    cloning: Arc<CloningTime>,
     /// The recordings of conversations, limited as the open audio is.
     kept: Arc<KeptRecordings>,
     /// The client of the servers that run the model, if it is remote.
@@ -196,8 +198,13 @@ impl Engine {
         let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
             Ok((processor.read_voice(recording, &mut intake)?, intake))
         };
-        let (recording, _share) = self.prepare(read).await?;
-        self.clone_voice(move |processor| processor.make_voice(&recording)).await
+        let (recording, share) = self.prepare(read).await?;
+        let length = audio_duration(recording.samples.len() as u64, self.profile.info.sample_rate_hz);
+        let work = move |processor: &RequestProcessor| {
+            let _share = share;
+            processor.make_voice(&recording)
+        };
+        self.clone_voice(length, work).await
     }
 
     /// Checks that a voice pack fits the model.
@@ -394,7 +401,8 @@ impl Engine {
         let (admissible, intake) = if clones {
             // Recordings are decoded before the device is taken.
             let (readable, intake) = self.prepare(read).await?;
-            (self.clone_voice(move |processor| processor.finish(readable)).await?, intake)
+            let length = readable.open_audio();
+            (self.clone_voice(length, move |processor| processor.finish(readable)).await?, intake)
         } else {
             let process = move |processor: &RequestProcessor, intake: AudioIntake| {
                 let (readable, intake) = read(processor, intake)?;
@@ -430,26 +438,35 @@ impl Engine {
         let slot = Arc::clone(&self.preparing).acquire_owned().await.map_err(|_| self.ended_error())?;
         let processor = self.processor.clone();
         let _waiting = abandoned.set_on_drop();
-        let running = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let _slot = slot;
             work(&processor, intake)
-        });
-        let panicked = |panic| EngineError::Execution(format!("preparing the request failed: {panic}"));
-        running.await.map_err(panicked)?
+        })
+        .await
     }
 
-    /// Runs preparation work with the networks that clone a voice, in a turn on the device.
+    /// Runs the networks that clone a voice of a recording of `length`, in a turn of the device, which lasts for as long as
+    /// they compute, also where the caller leaves meanwhile. They take no place among the preparations: one that waits for
+    /// the device would keep it from others, and one that waits for a place the device.
     async fn clone_voice<T: Send + 'static>(
         &self,
+        length: Duration,
         work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let predicted = Duration::from_micros(self.cloning_us.load(Ordering::Relaxed));
-        let turn = self.device.turn(TurnRequest { predicted, ..TurnRequest::default() }).await;
+        let (expected, predicted) = self.cloning.predict(length);
+        let turn = self.device.turn(TurnRequest { expected, predicted, ..TurnRequest::default() }).await;
         let begun = Instant::now();
-        let result = self.prepare(move |processor, _| work(processor)).await;
-        self.cloning_us.store(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
-        drop(turn);
-        result
+        let (processor, cloning) = (self.processor.clone(), Arc::clone(&self.cloning));
+        let ended = move |result| {
+            cloning.observe(length, begun.elapsed());
+            drop(turn);
+            result
+        };
+        if self.processor.is_simulated() {
+            tokio::time::sleep(self.processor.simulated_cloning(length)).await;
+            return ended(work(&processor));
+        }
+        blocking(move || ended(work(&processor))).await
     }
 
     fn send(&self, command: Command) -> Result<()> {
@@ -468,6 +485,12 @@ impl Engine {
             _ => EngineError::Stopped("stop was requested".to_owned()),
         }
     }
+}
+
+/// Runs preparation work on the blocking pool.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let panicked = |panic| EngineError::Execution(format!("preparing the request failed: {panic}"));
+    tokio::task::spawn_blocking(work).await.map_err(panicked)?
 }
 
 /// Why the loop behind `status` failed; `None` while it runs and after it was stopped.

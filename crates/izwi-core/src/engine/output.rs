@@ -138,11 +138,19 @@ pub(super) struct OutputProcessor {
     /// In order of their arrival, so that simulations repeat.
     sessions: BTreeMap<SequenceId, Session>,
     permits: Permits,
+    /// When the warm-up ended: before, no request is computed.
+    ready_at: Instant,
 }
 
 impl OutputProcessor {
     pub(super) fn new(sample_rate: u32) -> Self {
-        Self { sample_rate, sessions: BTreeMap::new(), permits: FuturesUnordered::new() }
+        let ready_at = Instant::now();
+        Self { sample_rate, sessions: BTreeMap::new(), permits: FuturesUnordered::new(), ready_at }
+    }
+
+    /// Records the end of the warm-up.
+    pub(super) fn set_ready(&mut self) {
+        self.ready_at = Instant::now();
     }
 
     /// Opens a session.
@@ -218,9 +226,9 @@ impl OutputProcessor {
         error: Option<String>,
         metrics: &mut MetricsCollector,
     ) -> Option<EngineOutput> {
-        let sample_rate = self.sample_rate;
+        let (sample_rate, ready_at) = (self.sample_rate, self.ready_at);
         let session = self.sessions.get_mut(&sequence)?;
-        let stats = session.stats(reason, error, sample_rate);
+        let stats = session.stats(reason, error, sample_rate, ready_at);
         metrics.request_finished(session.start.task, &stats);
         session.ended = true;
         if let Delivery::Stream(_) = session.start.delivery {
@@ -314,7 +322,7 @@ impl OutputProcessor {
     pub(super) fn abandon(&mut self, sequence: SequenceId, is_slow: bool, metrics: &mut MetricsCollector) {
         let Some(session) = self.sessions.remove(&sequence) else { return };
         if !session.ended {
-            let stats = session.stats(FinishReason::Cancelled, None, self.sample_rate);
+            let stats = session.stats(FinishReason::Cancelled, None, self.sample_rate, self.ready_at);
             metrics.request_finished(session.start.task, &stats);
         }
         if is_slow && session.plays() {

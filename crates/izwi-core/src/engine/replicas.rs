@@ -102,6 +102,8 @@ struct Offer {
 enum Event {
     /// It answered an offer; an error means that the request is lost.
     Answered(usize, Box<Offer>, Result<Added, oneshot::error::RecvError>),
+    /// All have answered whether they knew a request that was aborted.
+    Aborted(oneshot::Sender<bool>, Vec<bool>),
     /// It published a status; `has_ended` if it was the last.
     Changed { index: usize, status: watch::Receiver<EngineStatus>, has_ended: bool },
 }
@@ -182,14 +184,22 @@ impl ReplicaRouter {
                 }
             }
             Event::Answered(index, offer, answer) => {
-                let routed = &mut self.replicas[index];
-                routed.unanswered -= 1;
-                // It publishes before it answers.
-                let status = state_of(&routed.replica.status, false);
-                self.update(index, status);
+                self.replicas[index].unanswered -= 1;
+                self.refresh(index);
                 self.answered(index, offer, answer);
             }
+            Event::Aborted(reply, known) => {
+                // Whoever interrupts may ask again at once.
+                (0..self.replicas.len()).for_each(|index| self.refresh(index));
+                let _ = reply.send(known.contains(&true));
+            }
         }
+    }
+
+    /// Records and publishes the status of a replica that has answered: it publishes before it answers.
+    fn refresh(&mut self, index: usize) {
+        let status = self.replicas[index].replica.status().engine;
+        self.update(index, status);
     }
 
     /// Records and publishes the status of a replica.
@@ -318,7 +328,7 @@ impl ReplicaRouter {
             // Only the replica that has the request heeds the others.
             Command::Abort(id, cause, reply) => {
                 let known = self.ask_all(|reply| Command::Abort(id.clone(), cause, reply));
-                tokio::spawn(async move { reply.send(known.await.contains(&true)) });
+                self.events.push(known.map(|known| Event::Aborted(reply, known)).boxed());
             }
             Command::TextGrew(id) => self.tell_all(|| Command::TextGrew(id.clone())),
             Command::PlaybackAck(id, played) => self.tell_all(|| Command::PlaybackAck(id.clone(), played)),

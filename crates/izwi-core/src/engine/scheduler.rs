@@ -6,6 +6,7 @@
 mod budget;
 mod decide;
 mod fork;
+mod playback;
 mod policy;
 mod sequence;
 
@@ -20,6 +21,7 @@ use super::cost::{CostModel, StepShape, safety};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::types::{Priority, RequestId, SequenceId};
 pub use fork::ForkError;
+pub use playback::{Deadline, Playback, Pressure};
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
 
@@ -101,6 +103,10 @@ pub struct ScheduleDecision {
     pub preempt: Vec<SequenceId>,
     /// Whether decodes were left out because prompts took their places.
     pub decode_waited: bool,
+    /// Whether it has bulk work for which streams that play wait.
+    pub pays_all: bool,
+    /// The longest time of bulk work that was left out for lack of time, in microseconds.
+    pub bulk_left_us: u64,
 }
 
 impl ScheduleDecision {
@@ -162,6 +168,10 @@ pub struct ScheduleResult {
     pub shape: StepShape,
     /// The part of the work that is for live streams.
     pub live_shape: StepShape,
+    /// When the first of the streams that it starts was promised to be heard; `None` without one.
+    pub promised_us: Option<u64>,
+    /// Whether it has bulk work for which streams that play wait.
+    pub pays_all: bool,
 }
 
 impl ScheduleResult {
@@ -200,65 +210,6 @@ pub struct SchedulerConfig {
     pub lookahead: usize,
 }
 
-/// A deadline of streams that play, on the engine's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deadline {
-    /// When the first of them runs out of audio, in microseconds.
-    pub at_us: u64,
-    /// The longest time of the steps that it needs until then, in microseconds.
-    pub work_us: u64,
-}
-
-impl Deadline {
-    /// When the first of these steps must start at the latest.
-    fn latest_start_us(&self) -> u64 {
-        self.at_us.saturating_sub(self.work_us)
-    }
-}
-
-/// The playback of a live stream, on the engine's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Playback {
-    /// When its delivered audio ends, in microseconds.
-    pub end_us: u64,
-    /// Steps until its next chunk leaves.
-    pub steps: u32,
-    /// Duration of a chunk in microseconds.
-    pub chunk_us: u64,
-    /// Steps for a chunk.
-    pub chunk_steps: u32,
-}
-
-impl Playback {
-    /// The playback after the stream's next step.
-    fn after_a_step(self) -> Self {
-        match self.steps.saturating_sub(1) {
-            0 => Self { end_us: self.end_us + self.chunk_us, steps: self.chunk_steps, ..self },
-            steps => Self { steps, ..self },
-        }
-    }
-}
-
-/// What limits the time of the next step, beside the engine's own streams.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Pressure {
-    /// Seconds that playing streams must stay ahead of their players.
-    pub reserve_s: f64,
-    /// Seconds of the device that are owed to bulk work.
-    pub bulk_credit_s: f64,
-    /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
-    pub others_us: Option<u64>,
-    /// Share of the device that they use.
-    pub others_share: f64,
-}
-
-impl Pressure {
-    /// Share of the device that other engines leave.
-    fn own_share(&self) -> f64 {
-        (1.0 - self.others_share).max(0.1)
-    }
-}
-
 /// The queues and their policy.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -273,6 +224,8 @@ pub struct Scheduler {
     /// Incremented by every change that makes an earlier decision stale.
     version: u64,
     decode_waited: bool,
+    /// The longest time of bulk work for which the last step had no time, in microseconds.
+    bulk_left_us: u64,
     now_us: u64,
     costs: CostModel,
     pressure: Pressure,
@@ -291,6 +244,7 @@ impl Scheduler {
             steps: 0,
             version: 0,
             decode_waited: false,
+            bulk_left_us: 0,
             now_us: 0,
             costs: CostModel::default(),
             pressure: Pressure::default(),
@@ -417,6 +371,11 @@ impl Scheduler {
         self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
 
+    /// The longest piece of bulk work for which the last step had no time.
+    pub fn bulk_piece(&self) -> Duration {
+        if self.has_bulk() { Duration::from_micros(self.bulk_left_us) } else { Duration::ZERO }
+    }
+
     /// The next deadline of the streams that play and can go on.
     pub fn deadline(&self) -> Option<Deadline> {
         let playing = || self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
@@ -483,7 +442,8 @@ impl Scheduler {
     pub fn apply_schedule(&mut self, decision: ScheduleDecision, kv: &mut KVCacheManager) -> ScheduleResult {
         self.steps += 1;
         self.decode_waited = decision.decode_waited;
-        let mut result = ScheduleResult::default();
+        self.bulk_left_us = decision.bulk_left_us;
+        let mut result = ScheduleResult { pays_all: decision.pays_all, ..ScheduleResult::default() };
         for id in decision.preempt {
             if let Some(sequence) = self.sequences.get_mut(&id) {
                 sequence.preempt();
@@ -512,10 +472,12 @@ impl Scheduler {
             result.decode_requests.extend(scheduled);
         }
         let step_us = self.cycle_us(result.live_shape);
-        let sequences = result.items().filter_map(|item| self.sequences.get(&item.sequence));
-        let playing = sequences.filter(|sequence| sequence.playback.is_some());
+        let sequences = || result.items().filter_map(|item| self.sequences.get(&item.sequence));
+        let promised_us = sequences().filter_map(Sequence::promised_us).min();
+        let playing = sequences().filter(|sequence| sequence.playback.is_some());
         let deadlines = playing.map(|sequence| sequence.deadline(step_us));
-        result.deadline = deadlines.min_by_key(Deadline::latest_start_us);
+        let deadline = deadlines.min_by_key(Deadline::latest_start_us);
+        (result.deadline, result.promised_us) = (deadline, promised_us);
         kv.begin_step(result.items().map(|item| item.sequence).collect::<Vec<_>>());
         result
     }

@@ -164,7 +164,7 @@ impl Engine {
             preparing,
             open_audio,
             device,
-            cloning_us: Arc::default(),
+            cloning: Arc::default(),
             kept: Arc::default(),
             remote: None,
             replicas: Arc::default(),

@@ -1,5 +1,6 @@
-//! Preparation of requests: what a caller that leaves ends.
+//! Preparation of requests: what a caller that leaves ends, and the device while a voice is cloned.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use izwi_audio::wav;
@@ -64,4 +65,75 @@ async fn open_audio_is_counted_while_it_is_decoded() {
     assert_eq!(engine.open_audio.available_permits(), 0, "it was refused at its second second");
     drop((intake, second));
     assert_eq!(engine.open_audio.available_permits(), 5);
+}
+
+/// An engine that is ready, with one place for preparations, and the place of another one on its device.
+async fn cloner() -> (Engine, Arc<Member>) {
+    let config = EngineCoreConfig { num_threads: 1, ..Default::default() };
+    let executor = SimulatedExecutor::new(&config, SimulatedModel::default());
+    let arbiter = DeviceArbiter::new();
+    let engine = Engine::with_executor_on(config, Box::new(executor), &arbiter).unwrap();
+    engine.ready().await.unwrap();
+    (engine, arbiter.join())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_that_are_decoded_keep_neither_a_voice_nor_others_from_the_device() {
+    let (engine, other) = cloner().await;
+    let (begun, begins) = oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let decoding = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            let work = move |_: &RequestProcessor, _| {
+                begun.send(()).unwrap();
+                released.recv().unwrap();
+                Ok(())
+            };
+            engine.prepare(work).await
+        }
+    });
+    begins.await.unwrap();
+    assert_eq!(engine.preparing.available_permits(), 0);
+    let cloned = engine.clone_voice(Duration::from_secs(1), |_| Ok("a voice"));
+    let cloned = tokio::time::timeout(Duration::from_secs(60), cloned).await.expect("the device is free");
+    assert_eq!(cloned, Ok("a voice"));
+    let turn = other.turn(TurnRequest::default());
+    drop(tokio::time::timeout(Duration::from_secs(60), turn).await.expect("the device is free"));
+    release.send(()).unwrap();
+    decoding.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voice_has_the_device_until_it_is_cloned_also_if_its_caller_leaves() {
+    let (engine, other) = cloner().await;
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (begun, begins) = oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let cloning = tokio::spawn({
+        let events = Arc::clone(&events);
+        async move {
+            let work = move |_: &RequestProcessor| {
+                begun.send(()).unwrap();
+                released.recv().unwrap();
+                events.lock().unwrap().push("a voice");
+                Ok(())
+            };
+            engine.clone_voice(Duration::from_secs(1), work).await
+        }
+    });
+    begins.await.unwrap();
+    cloning.abort();
+    let next = tokio::spawn({
+        let events = Arc::clone(&events);
+        async move {
+            let _turn = other.turn(TurnRequest::default()).await;
+            events.lock().unwrap().push("the next step");
+        }
+    });
+    // Long enough for a step that does not wait.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    release.send(()).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), next).await.unwrap().unwrap();
+    assert_eq!(*events.lock().unwrap(), ["a voice", "the next step"]);
 }

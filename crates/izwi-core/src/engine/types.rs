@@ -183,7 +183,8 @@ pub struct RequestStats {
     pub prepare_time: Duration,
     /// From acceptance to first execution.
     pub queue_time: Duration,
-    /// From acceptance to the end.
+    /// From acceptance, or from the end of the engine's warm-up if that is later, to the end, without the time in which its
+    /// client was slow or its text had run out.
     pub generation_time: Duration,
     /// From acceptance to the first output of the model: the end of the prefill.
     pub time_to_first_output: Option<Duration>,
@@ -230,7 +231,7 @@ pub struct EngineOutput {
     pub transcript: Option<Transcript>,
     /// Output of a conversational turn, in order, for [`Conversation::answer`](super::Conversation::answer).
     pub emissions: Vec<Emission>,
-    /// From acceptance to the end.
+    /// As of its statistics.
     pub generation_time: Duration,
     /// Statistics.
     pub stats: RequestStats,

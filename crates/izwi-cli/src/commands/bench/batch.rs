@@ -78,7 +78,9 @@ pub(super) async fn synthesize(
             ..engine.profile().default_params()
         };
         let text = format!("{}, voice {index}: {TEXT}", requests.text_prefix);
-        receive(engine, EngineCoreRequest::tts(text).with_params(params), index == 0)
+        // Nobody listens: all of a batch is measured at once, also on a machine that could not play all of it.
+        let request = EngineCoreRequest::tts(text).with_params(params).with_live(false);
+        receive(engine, request, index == 0)
     });
     let mut received = interrupt.guard(futures::future::try_join_all(streams)).await?;
     let wall = begun.elapsed();
@@ -155,6 +157,30 @@ async fn receive(engine: &Engine, request: EngineCoreRequest, keeps_audio: bool)
         }
         if let Some(stats) = chunk.stats {
             return Ok(Received { stats, arrivals, samples });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use izwi_core::engine::EngineCoreConfig;
+    use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_too_slow_to_play_a_batch_measures_it() {
+        // 200 ms for a frame of 80 ms.
+        let cost = CostCurve { generating: vec![Duration::from_millis(200)], ..CostCurve::default() };
+        let model = SimulatedModel { length: |_, _| 100, cost: Some(cost), ..SimulatedModel::default() };
+        let config = EngineCoreConfig::default();
+        let executor = SimulatedExecutor::new(&config, model);
+        let engine = Engine::with_executor(config, Box::new(executor)).unwrap();
+        let mut interrupt = Interrupt::listen().unwrap();
+        for count in [1, 8] {
+            let requests = Requests { count, text_prefix: format!("Batch {count}"), max_tokens: 60 };
+            let round = synthesize(&engine, &requests, &mut interrupt).await.unwrap();
+            assert_eq!((round.tokens, round.first_audio.len()), (60 * count, count));
         }
     }
 }

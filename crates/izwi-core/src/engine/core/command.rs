@@ -103,6 +103,7 @@ impl EngineCore {
             Ok((executor, Ok(steps))) => {
                 self.executor = Some(executor);
                 self.status.state = EngineState::Ready;
+                self.output.set_ready();
                 // The first step also loads what is loaded once.
                 for (shape, duration) in steps.into_iter().skip(1) {
                     self.scheduler.observe(shape, duration);
@@ -141,6 +142,8 @@ impl EngineCore {
                 let sequence = self.requests.get(&id).copied();
                 if let Some(sequence) = sequence {
                     self.abort(sequence, cause);
+                    // Whoever interrupts may ask again at once, of any engine of the device.
+                    self.publish_load(false);
                     self.publish();
                 }
                 let _ = reply.send(sequence.is_some());

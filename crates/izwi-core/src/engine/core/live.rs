@@ -5,16 +5,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use izwi_audio::chunk::ChunkLengths;
 use izwi_types::{StepOutput, Task};
 use tokio::time::Instant;
 
 use super::{Added, Admission, EngineCore, EngineState, Refused};
-use crate::engine::admission::{
-    Candidate, Decision, Forecast, HeldStream, LengthModel, LiveStream, OtherHeld, OtherStream, Situation,
-    StreamRate,
-};
-use crate::engine::arbiter::{Due, EngineLoad, HeldLoad, StreamLoad, TurnRequest};
+use crate::engine::admission::{Candidate, Decision, Forecast, LengthModel, StreamRate};
+use crate::engine::arbiter::{Due, TurnRequest};
 use crate::engine::cost::{StepShape, safety};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::NewSequenceData;
@@ -35,19 +31,19 @@ pub(super) const RETRY: Duration = Duration::from_millis(50);
 
 /// What is known about one live stream.
 #[derive(Debug)]
-struct Stream {
-    text_chars: Option<usize>,
-    candidate: Candidate,
+pub(super) struct Stream {
+    pub(super) text_chars: Option<usize>,
+    pub(super) candidate: Candidate,
     /// When its reader was paused last, and whether it is.
-    paused_at: Option<Instant>,
+    pub(super) paused_at: Option<Instant>,
     is_paused: bool,
     /// Whether nothing is expected of its reader.
-    is_forgotten: bool,
+    pub(super) is_forgotten: bool,
 }
 
 impl Stream {
     /// Whether its reader does not read in real time: it has been paused since before what it has was played.
-    fn is_stalled(&self, now: Instant, played: Option<Instant>) -> bool {
+    pub(super) fn is_stalled(&self, now: Instant, played: Option<Instant>) -> bool {
         let last = self.paused_at.into_iter().chain(played).max();
         self.is_paused && last.is_some_and(|at| now.saturating_duration_since(at) > FORGOTTEN)
     }
@@ -56,20 +52,20 @@ impl Stream {
 /// The live streams of an engine.
 #[derive(Debug, Default)]
 pub(super) struct LiveStreams {
-    lengths: LengthModel,
+    pub(super) lengths: LengthModel,
     /// Seconds of audio of a generated token, or of a unit's token.
     token_s: f64,
     /// Seconds of audio of a generated token that has audio; others may be text.
     frame_s: f64,
     /// Tokens of a unit; 0 for models that are autoregressive.
     unit_tokens: f64,
-    streams: BTreeMap<SequenceId, Stream>,
+    pub(super) streams: BTreeMap<SequenceId, Stream>,
     /// Accepted streams that wait for others to end.
-    held: VecDeque<(SequenceId, Instant)>,
+    pub(super) held: VecDeque<(SequenceId, Instant)>,
     /// What the last stream asked for.
-    last_candidate: Option<Candidate>,
+    pub(super) last_candidate: Option<Candidate>,
     /// When the step in flight is expected to end.
-    step_ends_at: Option<Instant>,
+    pub(super) step_ends_at: Option<Instant>,
 }
 
 impl LiveStreams {
@@ -100,7 +96,7 @@ impl LiveStreams {
     }
 
     /// Steps of one stream that make this much audio, in whole frames.
-    fn steps(&self, audio_s: f64) -> f64 {
+    pub(super) fn steps(&self, audio_s: f64) -> f64 {
         let step_s = self.rate().audio_s;
         if step_s <= 0.0 {
             return 0.0;
@@ -135,7 +131,7 @@ impl LiveStreams {
         self.held.push_back((sequence, Instant::now()));
     }
 
-    fn is_held(&self, sequence: SequenceId) -> bool {
+    pub(super) fn is_held(&self, sequence: SequenceId) -> bool {
         self.held.iter().any(|(held, _)| *held == sequence)
     }
 
@@ -292,14 +288,17 @@ impl EngineCore {
         let bulk = predicted.saturating_sub(costs.predict(schedule.live_shape));
         let with_margin = predicted.mul_f64(safety(costs));
         let due = schedule.deadline.map(|deadline| self.due(deadline));
+        let promised = schedule.promised_us.map(|at_us| self.epoch + Duration::from_micros(at_us));
         self.live.step_ends_at = Some(Instant::now() + predicted);
         let is_live = schedule.live_shape != StepShape::default();
+        let bulk = if schedule.pays_all { Duration::MAX } else { bulk };
         TurnRequest {
             due,
             is_live,
             predicted: with_margin,
             expected: predicted,
             bulk: if is_live { bulk } else { Duration::ZERO },
+            promised,
             is_checked: true,
         }
     }
@@ -372,7 +371,7 @@ impl EngineCore {
         }
     }
 
-    fn due(&self, Deadline { at_us, work_us }: Deadline) -> Due {
+    pub(super) fn due(&self, Deadline { at_us, work_us }: Deadline) -> Due {
         Due { at: self.epoch + Duration::from_micros(at_us), work: Duration::from_micros(work_us) }
     }
 
@@ -385,62 +384,6 @@ impl EngineCore {
         let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
         let end_us = end.saturating_duration_since(self.epoch).as_micros() as u64;
         Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
-    }
-
-    /// Publishes what live streams need of the device, whether another one would be refused, and whether the engine has
-    /// nothing to do.
-    pub(super) fn publish_load(&mut self, is_idle: bool) {
-        let due = self.scheduler.deadline().map(|deadline| self.due(deadline));
-        let now = Instant::now();
-        for (id, stream) in &mut self.live.streams {
-            stream.is_forgotten |= stream.is_stalled(now, self.output.playback_end(*id));
-        }
-        let sequences = self.status.pending + self.status.running;
-        let (load, refusal, outlook) = self.with_situation(|situation| {
-            let utilisation = situation.utilisation();
-            let load = |stream| StreamLoad {
-                utilisation,
-                ends_at: now + Duration::from_secs_f64(situation.expected_end_s(stream).clamp(0.0, 1e6)),
-            };
-            let length_s = situation.rate.audio_s;
-            let samples = (length_s * f64::from(self.sample_rate)) as usize;
-            let least = Candidate {
-                prompt: StepShape::default(),
-                length_s,
-                most_s: length_s,
-                chunks: ChunkLengths::new(samples, None),
-                sample_rate: self.sample_rate,
-            };
-            let refusal = match situation.decide(&least) {
-                Decision::Refuse { retry_after } => Some(retry_after),
-                Decision::Admit(_) | Decision::Wait(_) => None,
-            };
-            let outlook = (
-                situation.first_sound(&self.live.last_candidate.unwrap_or(least)),
-                situation.round(sequences + 1),
-                situation.prompt_token(),
-            );
-            let held = |held: &HeldStream| HeldLoad {
-                utilisation,
-                length_s: held.candidate.length_s,
-                since: now - Duration::from_secs_f64(held.waited_s),
-            };
-            // Those that the device does not hold up do not hold it up.
-            let held_places = situation.max_streams.saturating_sub(situation.streams.len());
-            let load = EngineLoad {
-                held: situation.held.iter().take(held_places).map(held).collect(),
-                streams: situation.streams.iter().map(load).collect(),
-                step_s: situation.running_step_s(),
-                variance: situation.running_variance(),
-                behind: Duration::from_secs_f64(situation.behind_s().clamp(0.0, 1e6)),
-                ..EngineLoad::default()
-            };
-            (load, refusal, outlook)
-        });
-        (self.status.first_sound, self.status.step_with_another, self.status.prompt_token) = outlook;
-        self.status.refuses_until = refusal.filter(|_| self.config.admission).map(|after| now + after);
-        let has_bulk = self.scheduler.has_bulk();
-        self.device.set_load(EngineLoad { due, has_bulk, ..load }, is_idle);
     }
 
     /// Decides about a request. `None` for bulk work, and without admission.
@@ -523,78 +466,6 @@ impl EngineCore {
             self.live.held.pop_front();
             self.scheduler.set_deferred(sequence, false);
             self.publish_load(false);
-        }
-    }
-
-    /// Calls `use_it` with what is known now.
-    fn with_situation<T>(&self, use_it: impl FnOnce(&Situation<'_>) -> T) -> T {
-        let live = &self.live;
-        let (now, rate) = (Instant::now(), live.rate());
-        let streams: Vec<LiveStream> = live
-            .streams
-            .iter()
-            .filter(|(id, stream)| !stream.is_forgotten && !live.is_held(**id))
-            .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
-            .collect();
-        let waiting = |(id, since): &(SequenceId, Instant)| {
-            let candidate = live.streams.get(id)?.candidate;
-            Some(HeldStream { candidate, waited_s: now.saturating_duration_since(*since).as_secs_f64() })
-        };
-        let held: Vec<HeldStream> = live.held.iter().filter_map(waiting).collect();
-        let (others, device) = (self.device.others(), self.device.device());
-        let until_s = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
-        let other =
-            |load: &StreamLoad| OtherStream { utilisation: load.utilisation, ends_s: until_s(load.ends_at) };
-        let streams_of_others: Vec<OtherStream> = others.streams.iter().map(other).collect();
-        let other_held = |load: &HeldLoad| OtherHeld {
-            utilisation: load.utilisation,
-            length_s: load.length_s,
-            waited_s: now.saturating_duration_since(load.since).as_secs_f64(),
-        };
-        let others_held: Vec<OtherHeld> = others.held.iter().map(other_held).collect();
-        let states = self.config.max_state_bytes() / self.state_bytes.max(1);
-        use_it(&Situation {
-            costs: self.scheduler.costs(),
-            rate,
-            streams: &streams,
-            held: &held,
-            others: &streams_of_others,
-            others_held: &others_held,
-            others_ahead_s: others.latest_start.map_or(f64::INFINITY, until_s),
-            others_variance: others.variance,
-            others_step_s: others.step_s,
-            has_bulk: device.has_bulk,
-            bulk_owed_s: device.bulk_owed_s,
-            in_flight_s: device.free_at.into_iter().chain(live.step_ends_at).map(until_s).fold(0.0, f64::max),
-            batch: self.config.max_batch_size,
-            max_streams: self.config.max_running_requests.min(states.max(1)),
-            max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
-        })
-    }
-
-    fn live_stream(&self, id: SequenceId, stream: &Stream, rate: StreamRate, now: Instant) -> LiveStream {
-        let done = audio_duration(self.output.generated_samples(id), self.sample_rate).as_secs_f64();
-        let left_s =
-            self.live.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
-        let most_left_s =
-            self.live.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
-        let Some(end) = self.output.playback_end(id) else {
-            let setup = stream.candidate.prompt;
-            return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
-        };
-        let played_s = end.saturating_duration_since(now).as_secs_f64();
-        let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
-        let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
-        let step_s = self.scheduler.costs().seconds(rate.step);
-        let steps = self.live.steps(missing_s);
-        let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s();
-        let is_paced = stream.paused_at.is_some();
-        LiveStream {
-            ahead_s: Some(played_s - steps * step_s),
-            left_s,
-            most_left_s,
-            paced_s: if is_paced { (played_s + left_s - buffer_s).max(0.0) } else { 0.0 },
-            setup: StepShape::default(),
         }
     }
 }

@@ -472,6 +472,7 @@ impl ModelExecutor for SimulatedExecutor {
             encoder_parts: self.model.encoder_parts,
             branches: self.model.branches,
             is_simulated: self.model.cost.is_some(),
+            cloned_second: self.model.cost.as_ref().map_or(Duration::ZERO, |cost| cost.cloned_second),
         })
     }
 

@@ -77,6 +77,7 @@ impl Session {
         finish_reason: FinishReason,
         error: Option<String>,
         sample_rate: u32,
+        ready_at: Instant,
     ) -> RequestStats {
         let accepted = self.start.accepted_at;
         let idle_since = self.blocked_since.or(self.waiting_since);
@@ -95,7 +96,7 @@ impl Session {
             accepted_at: accepted,
             prepare_time: self.opened_at - accepted,
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),
-            generation_time: accepted.elapsed().saturating_sub(blocked),
+            generation_time: accepted.max(ready_at).elapsed().saturating_sub(blocked),
             time_to_first_output: self.first_output_at.map(|at| at - accepted),
             time_to_first_audio: first_audio_at.map(|at| at - accepted),
         }

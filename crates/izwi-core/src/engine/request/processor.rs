@@ -79,6 +79,13 @@ pub(in crate::engine) struct ReadableRequest {
     decoded: DecodedInput,
 }
 
+impl ReadableRequest {
+    /// Duration of its recordings.
+    pub(in crate::engine) fn open_audio(&self) -> Duration {
+        self.decoded.open_audio
+    }
+}
+
 /// A request's input with its recordings decoded.
 #[derive(Debug)]
 struct DecodedInput {
@@ -116,6 +123,11 @@ impl RequestProcessor {
     /// Whether preparation blocks no thread, since time is simulated.
     pub(in crate::engine) fn is_simulated(&self) -> bool {
         self.preparer.is_simulated()
+    }
+
+    /// How long the networks that clone a voice take in simulated time, for a recording of `length`.
+    pub(in crate::engine) fn simulated_cloning(&self, length: Duration) -> Duration {
+        self.preparer.simulated_cloning(length)
     }
 
     /// Validates and completes a request, and decodes its recordings into `intake`. Blocks.

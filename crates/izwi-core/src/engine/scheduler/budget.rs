@@ -2,7 +2,7 @@
 //!
 //! Must not know queues or blocks.
 
-use crate::engine::arbiter::MAX_CREDIT_S;
+use crate::engine::arbiter::is_forced;
 use crate::engine::cost::{CostModel, StepShape, safety};
 
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
@@ -13,6 +13,8 @@ const MIN_PIECE: usize = 16;
 pub(super) enum Class {
     /// A live stream that plays.
     Playing,
+    /// A live stream without audio that is late.
+    Late,
     /// A live stream without audio.
     Starting,
     /// Work that nobody listens to.
@@ -55,6 +57,10 @@ pub(super) struct TimeBudget<'a> {
     credit_s: f64,
     /// Whether a live stream waits for its first audio.
     has_starting: bool,
+    /// Whether it has bulk work for which streams that play wait.
+    pays_all: bool,
+    /// The longest time of bulk work that was left out, in seconds.
+    bulk_left_s: f64,
 }
 
 impl<'a> TimeBudget<'a> {
@@ -82,7 +88,11 @@ impl<'a> TimeBudget<'a> {
         });
         let limit_s = limits.fold(f64::INFINITY, f64::min);
         let shape = sum(&playing[..taken]);
-        (Self { costs, margin, shape, limit_s, reserve_s, credit_s: 0.0, has_starting: false }, taken)
+        let (credit_s, bulk_left_s) = (0.0, 0.0);
+        let (has_starting, pays_all) = (false, false);
+        let budget =
+            Self { costs, margin, shape, limit_s, reserve_s, credit_s, has_starting, pays_all, bulk_left_s };
+        (budget, taken)
     }
 
     /// Limits the step to `limit_s` seconds also.
@@ -95,6 +105,16 @@ impl<'a> TimeBudget<'a> {
         (self.credit_s, self.has_starting) = (credit_s, has_starting);
     }
 
+    /// Whether it has bulk work for which streams that play wait: bulk work is owed nothing more then.
+    pub(super) fn pays_all(&self) -> bool {
+        self.pays_all
+    }
+
+    /// The longest time of bulk work that was left out, in seconds.
+    pub(super) fn bulk_left_s(&self) -> f64 {
+        self.bulk_left_s
+    }
+
     /// Whether the work may be added, which it is then.
     pub(super) fn take(&mut self, class: Class, work: StepShape) -> bool {
         let after = self.shape.plus(work);
@@ -103,17 +123,21 @@ impl<'a> TimeBudget<'a> {
         let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
         let fits = self.margin * after_s <= self.limit_s - reserve_s || self.is_empty();
         let may = match class {
-            Class::Playing => true,
+            Class::Playing | Class::Late => true,
             Class::Starting => fits,
             Class::Bulk if self.limit_s.is_infinite() && !self.has_starting => true,
             Class::Bulk => {
                 let is_owed = self.credit_s > 0.0 && self.credit_s >= extra_s;
-                let is_forced = self.credit_s >= MAX_CREDIT_S;
-                let may = (fits && (!self.has_starting || is_owed)) || is_forced;
-                if may && (self.has_starting || !fits) {
+                let may = fits && (!self.has_starting || is_owed);
+                let is_forced = !may && is_forced(self.credit_s, extra_s);
+                if is_forced {
+                    (self.credit_s, self.pays_all) = (0.0, true);
+                } else if may && self.has_starting {
                     self.credit_s -= extra_s;
+                } else if !may {
+                    self.bulk_left_s = self.bulk_left_s.max(extra_s);
                 }
-                may
+                may || is_forced
             }
         };
         if may {
@@ -132,7 +156,7 @@ impl<'a> TimeBudget<'a> {
         // All of them if their time is unknown, or has no limit.
         let fitting = if fitting.is_nan() { wanted } else { (fitting.max(0.0) as usize).min(wanted) };
         match fitting {
-            _ if self.is_empty() => fitting.max(MIN_PIECE.min(wanted)),
+            _ if self.is_empty() || class == Class::Late => fitting.max(MIN_PIECE.min(wanted)),
             few if few < MIN_PIECE.min(wanted) => 0,
             enough => enough,
         }
@@ -244,8 +268,12 @@ mod tests {
         let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
-        late.set_demand(MAX_CREDIT_S, false);
-        assert!(late.take(Class::Bulk, StepShape::decode(1)));
+        assert!((0.009..0.011).contains(&late.bulk_left_s()), "{late:?}");
+        late.set_demand(2.1, false);
+        assert!(late.take(Class::Bulk, StepShape::decode(1)) && late.pays_all());
+        assert!(!late.take(Class::Bulk, StepShape::decode(1)), "nothing more is owed");
+        let prompt = StepShape { prefill_tokens: 2_000, ..StepShape::default() };
+        assert!(!late.take(Class::Starting, prompt) && late.take(Class::Late, prompt));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::sequence::{Demand, Sequence};
 use super::{
     DUE_SOON_US, DecidedItem, IDLE_US, Playback, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
+use crate::engine::arbiter::MAX_LATE;
 use crate::engine::blocks::BlockId;
 use crate::engine::cost::{StepShape, safety};
 use crate::engine::kv_cache::KVCacheManager;
@@ -37,6 +38,10 @@ pub(super) fn decide(
         round.fill_running_prefills();
         round.admit_waiting();
         round.fill_decodes();
+        if let Some(time) = &round.time {
+            let bulk_left_us = (time.bulk_left_s() * 1e6) as u64;
+            (round.decision.pays_all, round.decision.bulk_left_us) = (time.pays_all(), bulk_left_us);
+        }
         if !round.decision.is_empty() {
             return round.decision;
         }
@@ -55,13 +60,18 @@ pub(super) fn decide(
     round.decision
 }
 
+/// How late the first audio of a stream may be until it starts at any time.
+const MAX_LATE_US: u64 = MAX_LATE.as_micros() as u64;
 /// Seconds owed to bulk work from which on it has a place that streams would take.
 const OWED_PLACE_S: f64 = 0.2;
 
-/// How urgent an item of a sequence is. A stream that plays and computes its prompt again starts again.
-fn class(sequence: &Sequence, is_prefill: bool) -> Class {
+/// How urgent an item of a sequence is. A stream that plays and computes its prompt again starts again; one whose first audio
+/// is late starts although streams that play may run out of audio.
+fn class(sequence: &Sequence, is_prefill: bool, now_us: u64) -> Class {
+    let is_late = || sequence.promised_us().is_some_and(|at_us| now_us >= at_us + MAX_LATE_US);
     match sequence.class() {
         Class::Playing if is_prefill => Class::Starting,
+        Class::Starting if is_late() => Class::Late,
         class => class,
     }
 }
@@ -88,7 +98,7 @@ struct Round<'a> {
     decision: ScheduleDecision,
 }
 
-/// The resource that an admission shortages.
+/// The resource that an admission lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     /// Places or tokens in the step.
@@ -299,7 +309,7 @@ impl<'a> Round<'a> {
         };
         let is_divisible = demand.divisible && self.scheduler.config.chunked_prefill;
         let shape = |tokens| sequence.shape(demand.start, tokens, demand.is_prefill, false);
-        let class = class(sequence, demand.is_prefill);
+        let class = class(sequence, demand.is_prefill, self.scheduler.now_us);
         let tokens = if is_divisible { time.tokens(class, tokens, shape(0)) } else { tokens };
         (tokens > 0 && time.take(class, shape(tokens))).then_some(tokens)
     }
@@ -429,7 +439,7 @@ impl<'a> Round<'a> {
         };
         if let Some(time) = &mut self.time {
             let shape = sequence.shape(item.start, item.num_tokens, true, true);
-            if !time.take(class(sequence, true), shape) {
+            if !time.take(class(sequence, true, self.scheduler.now_us), shape) {
                 return Err(Shortage::Step);
             }
         }
@@ -483,7 +493,7 @@ impl<'a> Round<'a> {
             self.time.as_ref().filter(|_| demand.divisible && self.scheduler.config.chunked_prefill)
         {
             let shape = sequence.shape(demand.start, 0, true, true);
-            tokens = time.tokens(class(sequence, true), tokens, shape);
+            tokens = time.tokens(class(sequence, true, self.scheduler.now_us), tokens, shape);
             if tokens == 0 {
                 return Err(Shortage::Step);
             }

@@ -215,6 +215,11 @@ impl Sequence {
         self.live && (self.playback.is_none() || self.due_us <= soon_us)
     }
 
+    /// When its first audio was promised; `None` once it plays, and where nothing was promised.
+    pub(super) fn promised_us(&self) -> Option<u64> {
+        self.expected.filter(|_| self.playback.is_none()).map(|expected| expected.end_us)
+    }
+
     pub(super) fn class(&self) -> Class {
         match (self.live, self.playback) {
             (false, _) => Class::Bulk,

@@ -29,6 +29,8 @@ pub struct CostCurve {
     pub prompt_token: Duration,
     /// Time of an encoder's row.
     pub encoder_row: Duration,
+    /// Time of cloning a voice, for a second of the recording. It is no step.
+    pub cloned_second: Duration,
     /// The largest relative deviation of a step's time, 0.3 for ±30 %. Uniform, a function of `seed` and the step's number.
     pub noise: f64,
     /// Seed of the noise.

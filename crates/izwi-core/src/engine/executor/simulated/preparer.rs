@@ -1,6 +1,7 @@
 //! The work of a request for an executor without weights. Must not know steps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use izwi_types::{EncoderWork, Input, InputError, Prepared, SpokenWord, TextProgress, VoiceRecording, Work};
 
@@ -46,6 +47,8 @@ pub(super) struct SimulatedPreparer {
     pub(super) encoder_parts: usize,
     pub(super) branches: usize,
     pub(super) is_simulated: bool,
+    /// Time of cloning, for a second of the recording.
+    pub(super) cloned_second: Duration,
 }
 
 impl SimulatedPreparer {
@@ -116,5 +119,9 @@ impl RequestPreparer for SimulatedPreparer {
 
     fn is_simulated(&self) -> bool {
         self.is_simulated
+    }
+
+    fn simulated_cloning(&self, length: Duration) -> Duration {
+        self.cloned_second.mul_f64(length.as_secs_f64())
     }
 }
