@@ -245,10 +245,12 @@ impl Connection {
 /// How to close behind an error of the peer. The library's type for it is not part of axum's interface.
 fn closing_for(error: &axum::Error) -> Closing {
     let error = error.to_string();
-    match () {
-        () if error.starts_with("UTF-8") => (close_code::INVALID, "not UTF-8"),
-        () if error.starts_with("Space limit") => (close_code::SIZE, "message too large"),
-        () => (close_code::PROTOCOL, "protocol error"),
+    if error.starts_with("UTF-8") {
+        (close_code::INVALID, "not UTF-8")
+    } else if error.starts_with("Space limit") {
+        (close_code::SIZE, "message too large")
+    } else {
+        (close_code::PROTOCOL, "protocol error")
     }
 }
 

@@ -20,6 +20,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Closing, Connection, MAX_QUEUED, Signal};
@@ -147,6 +148,8 @@ pub(super) async fn run<P: Protocol>(
 impl<P: Protocol> Driver<P> {
     async fn serve(&mut self) {
         loop {
+            // A client whose messages are always ready must leave the thread to others.
+            consume_budget().await;
             self.begin_next();
             let event = self.next_event().await;
             let mut flow = self.handle(event);
