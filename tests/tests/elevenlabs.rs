@@ -76,7 +76,7 @@ async fn closing_a_context_does_not_lose_the_text_of_another() -> Result<()> {
         ensure!(finals == 1 && of(id).next_back().is_some_and(|last| last["isFinal"] == true), "{id}");
     }
     ensure!(code == Some(1000), "{code:?}");
-    ensure!(characters(of("b")) == "The second context is spoken.", "{}", characters(of("b")));
+    ensure!(characters(of("b")) == "The second context is spoken. ", "{}", characters(of("b")));
     let spoken = characters(of("a"));
     ensure!(long.starts_with(&spoken) && spoken.len() < long.len() / 2, "{spoken}");
     server.assert_balanced().await
