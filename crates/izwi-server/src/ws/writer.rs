@@ -87,6 +87,15 @@ impl Writer {
         }
     }
 
+    /// Sends the answer to a close frame, which the socket itself has queued.
+    pub(super) async fn answer_close(&mut self) -> Result<(), axum::Error> {
+        // A message that was handed over before and not sent yet is refused behind a close frame. That error comes once.
+        match self.sink.flush().await {
+            Ok(()) => Ok(()),
+            Err(_) => self.sink.flush().await,
+        }
+    }
+
     /// Sends every message.
     pub(super) async fn finish(&mut self, outbox: &mut Outbox) -> Result<(), SendError> {
         while !self.is_idle(outbox) {
