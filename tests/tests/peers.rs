@@ -121,7 +121,9 @@ async fn models_that_speak_are_listed_for_the_choice_of_a_voice() -> Result<()> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn captioned_speech_has_its_audio_and_its_words() -> Result<()> {
-    let server = Setup::units("peers-captions").start().await?;
+    let mut setup = Setup::units("peers-captions");
+    setup.model.times_words = true;
+    let server = setup.start().await?;
     let whole = speech(&server, json!({})).await?.bytes().await?;
     let body = |extra: Value| {
         let mut body =
