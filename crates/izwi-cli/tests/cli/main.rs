@@ -21,8 +21,11 @@ mod replicas;
 mod service;
 #[cfg(unix)]
 mod sound;
+#[cfg(unix)]
+mod speaking;
 #[cfg(target_os = "linux")]
 mod systemd;
+mod voices;
 mod wyoming;
 
 use std::fs;
