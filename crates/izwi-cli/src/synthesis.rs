@@ -3,7 +3,7 @@
 //! Knows no destination of the audio.
 
 use anyhow::Result;
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestStats};
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestStats, StreamingOutput};
 
 use crate::engine::OutputStream;
 use crate::interrupt::Interrupt;
@@ -28,14 +28,14 @@ pub(crate) async fn synthesize(
     request: EngineCoreRequest,
     interrupt: &mut Interrupt,
     keep: bool,
-    mut on_chunk: impl AsyncFnMut(&[f32]) -> Result<()>,
+    mut on_chunk: impl AsyncFnMut(&StreamingOutput) -> Result<()>,
 ) -> Result<Speech> {
     let work = async {
         let mut chunks = OutputStream::start(engine, request).await?;
         let mut samples = Vec::new();
         loop {
             let chunk = chunks.next().await?;
-            on_chunk(&chunk.samples).await?;
+            on_chunk(&chunk).await?;
             if keep {
                 samples.extend_from_slice(&chunk.samples);
             }

@@ -111,6 +111,17 @@ fn is_of_peers(name: &str) -> bool {
     name.split('+').all(|one| PEER_VOICES.contains(&part(one).as_str()))
 }
 
+/// The voice that one of OpenAI's names stands for: they are spread over the model's voices.
+pub(crate) fn meant<'a>(alias: &str, voices: &'a [izwi_types::Voice]) -> Option<&'a izwi_types::Voice> {
+    let index = OPENAI_VOICES.iter().position(|known| known.eq_ignore_ascii_case(alias))?;
+    voices.get(index % voices.len().max(1))
+}
+
+/// The voice that stands for a name of other servers: the model's default.
+pub(crate) fn stand_in<'a>(name: &str, voices: &'a [izwi_types::Voice]) -> Option<&'a izwi_types::Voice> {
+    voices.first().filter(|_| is_of_peers(name))
+}
+
 /// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names, which are spread over the model's
 /// voices, then names of other servers, for which the default voice stands. Without a name the model's default; `None` if
 /// the model has no voices.
@@ -141,17 +152,13 @@ pub(crate) async fn find(
         return Ok(Some(Voice::Saved { name: name.to_owned(), pack, has_text: saved.text.is_some() }));
     }
     let voices = &profile.info.voices;
-    if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {
-        return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
+    if is_alias(name) {
+        return Ok(meant(name, voices).map(|voice| Voice::Own(voice.id.clone())));
     }
     if is_of_peers(name) {
-        return Ok(voices.first().map(|voice| Voice::StandIn(voice.id.clone())));
+        return Ok(stand_in(name, voices).map(|voice| Voice::StandIn(voice.id.clone())));
     }
-    let store = saved.cloned();
-    let saved_names =
-        blocking(move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default()), "voice");
-    let saved_names = saved_names.await?;
-    Err(unknown(name, profile, &saved_names))
+    Err(unknown(name, profile, &saved_names(saved).await?))
 }
 
 /// The error of a name that no voice of the model and no saved voice has.
@@ -171,6 +178,13 @@ fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
             is_own.then(|| Some(Voice::Own(name.to_owned())))
         }
     }
+}
+
+/// Names of the saved voices.
+pub(crate) async fn saved_names(store: Option<&VoiceStore>) -> Result<Vec<String>, ApiError> {
+    let store = store.cloned();
+    let names = move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default());
+    blocking(names, "voice").await
 }
 
 /// Reads a saved voice and its pack; `None` if there is none of this name.

@@ -21,8 +21,12 @@ mod replicas;
 mod service;
 #[cfg(unix)]
 mod sound;
+#[cfg(unix)]
+mod speaking;
 #[cfg(target_os = "linux")]
 mod systemd;
+mod voices;
+mod wyoming;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
