@@ -466,6 +466,7 @@ impl EngineCore {
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
         self.remove(sequence);
+        let error = error.map(EngineError::Execution);
         let output = self.output.finish(sequence, reason, error, &mut self.metrics);
         self.step_outputs.extend(output);
     }

@@ -217,7 +217,7 @@ impl TranscriptStream {
     fn check_end(&self, stats: &RequestStats) -> Result<(), ApiError> {
         match stats.finish_reason {
             FinishReason::Error => {
-                Err(ApiError::internal(stats.error.as_deref().unwrap_or("(no details)"), &self.id))
+                Err(ApiError::from_failure(stats.error.clone(), &self.checked.model, &self.id))
             }
             FinishReason::Cancelled => Err(ApiError::Draining),
             _ => Ok(()),

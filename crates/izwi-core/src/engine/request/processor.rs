@@ -242,6 +242,7 @@ impl RequestProcessor {
             max_tokens: params.max_tokens,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
+            asked: request.asked,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
@@ -308,6 +309,7 @@ impl RequestProcessor {
             max_tokens: params.max_tokens,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
+            asked: request.asked,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }
