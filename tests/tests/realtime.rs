@@ -198,10 +198,8 @@ async fn the_input_buffer_and_the_text_are_bounded() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn transcripts_of_the_client_count_as_its_text() -> Result<()> {
     let setup = Setup::converser("realtime-transcripts");
-    let server = setup
-        .server(|server| (server.max_session_chars, server.max_input_chars) = (30, 20))
-        .start()
-        .await?;
+    let server =
+        setup.server(|server| (server.max_session_chars, server.max_input_chars) = (30, 20)).start().await?;
     let mut session = manual(&server).await?;
     let item = |transcript: &str| {
         let content = json!([{"type": "input_audio", "audio": tone(100), "transcript": transcript}]);

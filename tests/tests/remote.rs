@@ -448,7 +448,8 @@ async fn options_that_the_client_sets_are_sent_also_where_they_are_the_defaults(
     let bytes = audio(CHUNK);
     let upstream = Upstream::start(move |_| Reply::audio(&bytes)).await?;
     let server = in_front_of("remote-options", &upstream).await?;
-    let set = json!({"temperature": 0.0, "max_tokens": 2_048, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0});
+    let set =
+        json!({"temperature": 0.0, "max_tokens": 2_048, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0});
     let mut body = pcm();
     body.as_object_mut().context("an object")?.extend(set.as_object().context("an object")?.clone());
     for body in [&pcm(), &body] {

@@ -146,9 +146,11 @@ async fn many_saves_at_once_keep_to_the_limits_and_leave_nothing_half() -> Resul
             other => anyhow::bail!("{other:?}"),
         }
     }
-    let files: Vec<_> = std::fs::read_dir(server.voices()?)?.map(|entry| entry.map(|entry| entry.path())).collect();
+    let files: Vec<_> =
+        std::fs::read_dir(server.voices()?)?.map(|entry| entry.map(|entry| entry.path())).collect();
     let files = files.into_iter().collect::<std::io::Result<Vec<_>>>()?;
-    let voices = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    let voices =
+        files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
     assert_eq!((saved, voices.count()), (3, 3), "{files:?}");
     assert!(!files.iter().any(|path| path.to_string_lossy().ends_with(".part")), "{files:?}");
     let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
@@ -452,7 +454,8 @@ async fn prompts_make_no_voice() -> Result<()> {
 async fn a_folder_in_the_place_of_a_voice_is_named() -> Result<()> {
     let server = Setup::cloner("folder-saver")?.start().await?;
     std::fs::create_dir_all(server.voices()?.join("anna.safetensors"))?;
-    let message = refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
+    let message =
+        refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
     assert!(message.contains("anna.safetensors") && message.contains("by hand"), "{message}");
     refused(server.get("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
     refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "name").await?;

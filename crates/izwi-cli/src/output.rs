@@ -100,7 +100,10 @@ mod tests {
     #[test]
     fn a_terminal_obeys_no_text() {
         assert_eq!(printable("Grüße\t1\n2"), "Grüße\t1\n2");
-        assert_eq!(printable("a\u{1b}]0;title\u{7}b\u{1b}[2J\u{9b}31mc\r\u{8}\u{7f}\0d"), "a]0;titleb[2J31mcd");
+        assert_eq!(
+            printable("a\u{1b}]0;title\u{7}b\u{1b}[2J\u{9b}31mc\r\u{8}\u{7f}\0d"),
+            "a]0;titleb[2J31mcd"
+        );
     }
 
     #[test]

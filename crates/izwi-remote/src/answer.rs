@@ -175,7 +175,11 @@ impl Stop {
 }
 
 /// As [`read_some`], of a server that neither pauses for `idle` nor sends slower than [`MIN_BYTES_PER_S`] for that long.
-pub(crate) async fn read_within(mut response: Response, limit: usize, idle: Duration) -> Result<Vec<u8>, Stop> {
+pub(crate) async fn read_within(
+    mut response: Response,
+    limit: usize,
+    idle: Duration,
+) -> Result<Vec<u8>, Stop> {
     let (mut bytes, mut patience) = (Vec::new(), Patience::new(idle));
     while bytes.len() < limit {
         let chunk = patience.wait(response.chunk()).await.ok_or(Stop::Slow(idle))?;

@@ -155,9 +155,10 @@ pub(crate) async fn begin(shared: &Shared, base: &Url, body: &Body) -> Result<Re
     let read = tokio::task::spawn_blocking(move || {
         serde_json::from_slice::<Transcript>(&bytes).map(|transcript| transcript.into_output(duration_s))
     });
-    let output = read.await.ok().and_then(Result::ok).ok_or_else(|| {
-        Fault::failed(model, "sends no transcript: its JSON has no text of the known form")
-    })?;
+    let output =
+        read.await.ok().and_then(Result::ok).ok_or_else(|| {
+            Fault::failed(model, "sends no transcript: its JSON has no text of the known form")
+        })?;
     Ok(futures::stream::once(async move { Ok(output) }).boxed())
 }
 

@@ -35,7 +35,9 @@ pub fn check_bind(address: SocketAddr, has_key: bool, insecure: bool) -> Result<
 
 /// A host of the configuration that no request can name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no name or address of a host like speech.example.com; list each host, without a scheme and a pattern")]
+#[error(
+    "'{0}' is no name or address of a host like speech.example.com; list each host, without a scheme and a pattern"
+)]
 pub struct HostError(String);
 
 /// Checks a host that requests may name.

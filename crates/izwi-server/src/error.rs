@@ -152,7 +152,9 @@ pub enum ApiError {
     #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
     ModelGivenUp(String),
     /// Clients may not have models pulled.
-    #[error("clients may pull no models here; run `izwi pull {0}` on the server's machine, or set allow_pull")]
+    #[error(
+        "clients may pull no models here; run `izwi pull {0}` on the server's machine, or set allow_pull"
+    )]
     PullForbidden(String),
     /// The model cannot be unloaded now.
     #[error("model '{id}' cannot be unloaded: {reason}")]

@@ -55,7 +55,8 @@ impl IgnoredFields {
 /// Whether a name looks like that of a field: a short identifier, or a path of some.
 fn is_plain(name: &str) -> bool {
     const MAX_PLAIN: usize = 40;
-    name.len() <= MAX_PLAIN && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte))
+    name.len() <= MAX_PLAIN
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte))
 }
 
 /// The names that were logged already.
@@ -67,7 +68,10 @@ impl IgnoredLog {
     /// that look like those of fields are logged at `debug` alone, others never.
     pub(crate) fn note(&self, ignored: &IgnoredFields) {
         for name in self.new_names(ignored) {
-            tracing::debug!(field = name, "a request has a field that this service does not know; it is ignored");
+            tracing::debug!(
+                field = name,
+                "a request has a field that this service does not know; it is ignored"
+            );
         }
     }
 
@@ -111,7 +115,8 @@ mod tests {
         let names: Vec<String> = ["b", "a"].map(str::to_owned).into();
         assert_eq!(log.new_names(&ignored(&names)), ["a", "b"]);
         assert!(log.new_names(&ignored(&names)).is_empty());
-        let texts = ["my secret text".to_owned(), "größe".to_owned(), "a\u{1b}[2J".to_owned(), "x".repeat(41)];
+        let texts =
+            ["my secret text".to_owned(), "größe".to_owned(), "a\u{1b}[2J".to_owned(), "x".repeat(41)];
         assert!(log.new_names(&ignored(&texts)).is_empty(), "a text is not logged");
         let total: usize = (0..100)
             .map(|round| {

@@ -285,7 +285,9 @@ pub(crate) static TABLE: &[Setting] = &[
             let host = value.text()?;
             if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {
                 let host = izwi_types::excerpt(host);
-                return Err(format!("'{host}' is no address or name of this machine like 127.0.0.1 or localhost"));
+                return Err(format!(
+                    "'{host}' is no address or name of this machine like 127.0.0.1 or localhost"
+                ));
             }
             settings.server.host = host.to_owned();
             Ok(())
@@ -387,7 +389,8 @@ pub(crate) static TABLE: &[Setting] = &[
     Setting {
         set: |settings, value| {
             let hosts = value.list()?;
-            let check = |host: &String| izwi_server::check_allowed_host(host).map_err(|error| error.to_string());
+            let check =
+                |host: &String| izwi_server::check_allowed_host(host).map_err(|error| error.to_string());
             hosts.iter().try_for_each(check)?;
             settings.server.config.allowed_hosts = hosts.to_vec();
             Ok(())
@@ -421,8 +424,9 @@ pub(crate) static TABLE: &[Setting] = &[
     Setting {
         set: |settings, value| {
             let origins = value.list()?;
-            let check =
-                |origin: &String| izwi_server::check_allowed_origin(origin).map_err(|error| error.to_string());
+            let check = |origin: &String| {
+                izwi_server::check_allowed_origin(origin).map_err(|error| error.to_string())
+            };
             origins.iter().try_for_each(check)?;
             settings.server.config.allowed_origins = origins.to_vec();
             Ok(())

@@ -135,7 +135,9 @@ struct Job<'a> {
 
 /// Whether a client says that the disk is full.
 fn is_full(output: &str) -> bool {
-    ["No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"].iter().any(|sign| output.contains(sign))
+    ["No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"]
+        .iter()
+        .any(|sign| output.contains(sign))
 }
 
 /// The output of a client. Its file is locked, also by the client itself: one that outlives this process keeps others from
@@ -148,7 +150,8 @@ struct Log {
 impl Log {
     /// Opens and locks the file, which may take until another client has ended.
     fn open(path: PathBuf) -> Result<Self, IoError> {
-        let file = OpenOptions::new().append(true).create(true).open(&path).map_err(IoError::at("create", &path))?;
+        let file =
+            OpenOptions::new().append(true).create(true).open(&path).map_err(IoError::at("create", &path))?;
         // Elsewhere a lock would keep the client from writing.
         #[cfg(unix)]
         file.lock().map_err(IoError::at("lock", &path))?;

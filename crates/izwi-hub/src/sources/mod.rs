@@ -88,7 +88,8 @@ impl Source {
     /// About how many bytes a pull writes, as far as the manifest knows: archives, files and what they are converted to.
     pub(crate) fn written_bytes(&self) -> u64 {
         let archives = u64::from(!self.is_hub());
-        let of = |file: &SourceFile| file.size.saturating_mul(1 + archives + u64::from(file.convert.is_some()));
+        let of =
+            |file: &SourceFile| file.size.saturating_mul(1 + archives + u64::from(file.convert.is_some()));
         self.files().iter().map(of).fold(0, u64::saturating_add)
     }
 

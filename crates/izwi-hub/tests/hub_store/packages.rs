@@ -248,7 +248,8 @@ fn a_python_without_pip_is_skipped_and_a_failure_is_shown() {
 }
 
 /// The head of a file that no disk has room for.
-const HUGE: &str = "[[sources.files]]\npath = \"lark/lark.bin\"\ntarget = \"a\"\nsize = 4000000000000000000\n";
+const HUGE: &str =
+    "[[sources.files]]\npath = \"lark/lark.bin\"\ntarget = \"a\"\nsize = 4000000000000000000\n";
 
 #[test]
 fn a_pull_that_would_fill_the_disk_does_not_begin() {
@@ -266,13 +267,11 @@ fn a_pull_that_would_fill_the_disk_does_not_begin() {
 #[test]
 fn a_full_disk_is_named_where_the_client_finds_it() {
     let mut home = without_clients(NO_HUB);
-    let script = "#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left on device' >&2\nexit 1\n";
+    let script =
+        "#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left on device' >&2\nexit 1\n";
     home.access.python.push(program(&home.path("client"), script).display().to_string());
     let archive = zip(&[("lark/lark.bin", b"tweet")]);
-    home.offer(&[
-        source(&home, "pip", &[("lark", &archive)]),
-        file("\"lark/lark.bin\"", "a", b"tweet", ""),
-    ]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark/lark.bin\"", "a", b"tweet", "")]);
     let error = home.pull().unwrap_err();
     assert!(matches!(error, HubError::Io(_)) && error.to_string().contains("the disk is full"), "{error}");
 }
@@ -306,10 +305,7 @@ fn a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it() {
     let home = without_clients(NO_HUB);
     program(&home.path("client"), STUBBORN);
     let archive = zip(&[("lark/lark.bin", b"tweet")]);
-    home.offer(&[
-        source(&home, "pip", &[("lark", &archive)]),
-        file("\"lark/lark.bin\"", "a", b"tweet", ""),
-    ]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark/lark.bin\"", "a", b"tweet", "")]);
     let until = |name: &str| {
         let found = (0..1_500).any(|_| {
             thread::sleep(Duration::from_millis(20));
@@ -318,7 +314,10 @@ fn a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it() {
         assert!(found, "no {name}");
     };
     let mut pull = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "packages::a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it"])
+        .args([
+            "--exact",
+            "packages::a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it",
+        ])
         .env(CHILD, home.path(""))
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -82,11 +82,7 @@ impl LiveTurns {
     ///
     /// # Errors
     /// The rate is out of range.
-    pub(crate) fn new(
-        vad: &VadModel,
-        options: LiveOptions,
-        memory: UploadMemory,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn new(vad: &VadModel, options: LiveOptions, memory: UploadMemory) -> Result<Self, ApiError> {
         let input = PcmInput::new(options.encoding, options.rate_hz);
         let input = input.map_err(|error| ApiError::invalid("sample_rate", error.to_string()))?;
         Ok(Self {

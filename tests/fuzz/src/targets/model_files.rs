@@ -21,7 +21,9 @@ pub(super) const TOKENIZERS: Target =
 pub(super) const CONFIGS_IN_YAML: Target = Target {
     name: "config_yaml",
     run: |bytes| YAML.iter().for_each(|which| configure(&[&[*which], bytes].concat())),
-    seeds: || configs().into_iter().filter(|seed| YAML.contains(&seed[0])).map(|seed| seed[1..].to_vec()).collect(),
+    seeds: || {
+        configs().into_iter().filter(|seed| YAML.contains(&seed[0])).map(|seed| seed[1..].to_vec()).collect()
+    },
     max_bytes: 8 << 10,
 };
 /// A `tokenizer.model`, which is a message of protocol buffers.

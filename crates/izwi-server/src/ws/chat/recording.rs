@@ -109,7 +109,11 @@ mod tests {
         assert_eq!((file.len(), room.available_permits()), (46, 1), "its file counts");
         let longest = Duration::from_secs(1_000);
         assert_eq!(recording.push(&[0; 2_000], 10, longest).unwrap_err().code(), "overloaded");
-        assert_eq!(recording.take(10, longest).unwrap_err().param(), Some("audio"), "nothing of it was taken");
+        assert_eq!(
+            recording.take(10, longest).unwrap_err().param(),
+            Some("audio"),
+            "nothing of it was taken"
+        );
         drop(file);
         assert_eq!(room.available_permits(), 2);
     }
