@@ -20,6 +20,7 @@ pub(crate) struct UploadMemory {
     room: Arc<Semaphore>,
     /// Bytes that are not counted, because any request or session may hold them.
     free: usize,
+    /// Bytes of the share, with those that are not counted.
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
 }
@@ -44,11 +45,6 @@ impl UploadMemory {
     /// An empty share of the same room.
     pub(crate) fn fresh(&self) -> Self {
         Self::of(Arc::clone(&self.room), self.free)
-    }
-
-    /// Bytes of the share, with those that are not counted.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Takes memory for `bytes` more.
@@ -180,11 +176,11 @@ mod tests {
         one.take(10).unwrap();
         other.take(10).unwrap();
         one.merge(other);
-        assert_eq!((one.bytes(), room.available_permits()), (20, 2));
+        assert_eq!((one.bytes, room.available_permits()), (20, 2));
         one.shrink_to(15);
-        assert_eq!((one.bytes(), room.available_permits()), (15, 3));
+        assert_eq!((one.bytes, room.available_permits()), (15, 3));
         one.shrink_to(30);
-        assert_eq!((one.bytes(), room.available_permits()), (15, 3));
+        assert_eq!((one.bytes, room.available_permits()), (15, 3));
     }
 
     proptest! {
@@ -201,7 +197,7 @@ mod tests {
                 prop_assert_eq!(memory.resize(size).is_ok(), fits);
                 bytes = if fits { size } else { bytes };
                 let counted = bytes.saturating_sub(free).div_ceil(KIB);
-                prop_assert_eq!((memory.bytes(), room.available_permits()), (bytes, 10 - counted));
+                prop_assert_eq!((memory.bytes, room.available_permits()), (bytes, 10 - counted));
             }
             drop(memory);
             prop_assert_eq!(room.available_permits(), 10);
