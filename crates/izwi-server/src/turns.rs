@@ -5,7 +5,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use izwi_audio::pcm;
 use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel};
+
+use crate::error::ApiError;
+use crate::upload::UploadMemory;
 
 pub(crate) use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
