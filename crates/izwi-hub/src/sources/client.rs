@@ -99,7 +99,7 @@ impl Client {
             let command = format!("{name} {}", self.command.join(" "));
             return Err(SourceError::Client { command, output });
         }
-        // Without the download command itself: `python3 -m pip`.
+        // Without the download command itself: `python3 -I -m pip`.
         let module = self.command.split_last().map(|(_, module)| module.join(" ")).unwrap_or_default();
         let tried: Vec<String> =
             programs.iter().map(|program| format!("{program} {module}").trim().to_owned()).collect();

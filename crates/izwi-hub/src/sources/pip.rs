@@ -15,7 +15,7 @@ pub(super) const PIP: Client = Client {
     has_scopes: false,
     format: Format::Zip,
     programs: |access| &access.python,
-    command: &["-m", "pip", "download"],
+    command: &["-I", "-m", "pip", "download"],
     // `-I`: neither the working folder nor PYTHON* variables add modules.
     arguments: &["-I", "-c", PIP_THAT_ENDS, "download"],
     options: &[
