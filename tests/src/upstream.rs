@@ -64,7 +64,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts a server that answers each valid speech request, by its number from 0, with `reply`.
+    /// Starts a server that answers each valid request for speech or a transcript, by its number from 0, with `reply`.
     pub async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -85,7 +85,7 @@ impl Upstream {
         format!("http://{}/v1", self.address)
     }
 
-    /// The speech requests so far.
+    /// The requests for speech and transcripts so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.state.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,7 +150,10 @@ async fn serve(mut stream: TcpStream, state: &State, reply: &(dyn Fn(usize) -> R
 fn refusal(seen: &Seen) -> Option<String> {
     let body = &seen.body;
     let streams = body["stream"] == true || body.get("stream_format").is_some();
-    if seen.line != "POST /v1/audio/speech HTTP/1.1" {
+    if seen.line == "POST /v1/audio/transcriptions HTTP/1.1" {
+        // Its form is not read.
+        None
+    } else if seen.line != "POST /v1/audio/speech HTTP/1.1" {
         Some(format!("no route {}", seen.line))
     } else if body["input"].as_str().is_none_or(|input| input.trim().is_empty()) {
         Some("Input text cannot be empty".to_owned())

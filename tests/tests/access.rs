@@ -275,3 +275,57 @@ async fn a_ticket_opens_one_websocket() -> Result<()> {
     assert_eq!(post(Some("open-sesame-1234")).await?.status(), 429);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_may_be_taken_for_another_type() -> Result<()> {
+    let server = Setup::units("sniffed").start().await?;
+    for path in ["/health", "/v1/models", "/v1/nothing", "/openapi.json", "/docs", "/", "/metrics"] {
+        assert_eq!(server.get(path).await?.headers()["x-content-type-options"], "nosniff", "{path}");
+    }
+    let refused = server.speech(&json!({"model": "tts-1"})).await?;
+    assert_eq!(refused.headers()["x-content-type-options"], "nosniff");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_pull_no_model_that_is_too_large_or_where_they_may_not() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    std::fs::create_dir(home.path().join("manifests"))?;
+    let manifest = format!(
+        "name = \"lark\"\nfamily = \"bird\"\ndescription = \"sings\"\ntask = [\"tts\"]\nlicence = \"MIT\"\n\
+         languages = [\"en\"]\n[[sources]]\nkind = \"package\"\necosystem = \"pip\"\n\
+         packages = [{{ name = \"lark\", version = \"1.0\", sha256 = \"{hash}\" }}]\n\
+         [[sources.files]]\npath = \"lark/lark.bin\"\ntarget = \"lark.bin\"\nsha256 = \"{hash}\"\n\
+         size = 4000000000000000000\n",
+        hash = "0".repeat(64)
+    );
+    std::fs::write(home.path().join("manifests/lark.toml"), manifest)?;
+    let store = || izwi_hub::Store::open(Some(home.path().to_path_buf()));
+    let pull = "/v1/models/lark/pull";
+
+    let (forbidding, open) = (store()?, store()?);
+    let server = Setup::units("forbids-pulls").server(|server| {
+        (server.store, server.allow_pull) = (Some(forbidding), false);
+    });
+    let server = server.start().await?;
+    let refused = server.post(pull, &json!({})).await?;
+    assert_eq!(refused.status(), 403);
+    let error: Value = refused.json().await?;
+    assert_eq!(error["error"]["code"], "pull_forbidden", "{error}");
+    let message = error["error"]["message"].as_str().context("a message")?;
+    assert!(message.contains("izwi pull lark") && message.contains("allow_pull"), "{message}");
+    assert_eq!(server.post("/v1/models/wren/pull", &json!({})).await?.status(), 404);
+
+    let server = Setup::units("pulls").server(|server| server.store = Some(open)).start().await?;
+    assert_eq!(server.post(pull, &json!({})).await?.status(), 202);
+    izwi_tests::eventually("the pull to fail", || async {
+        let catalogue: Value = server.get("/v1/catalogue").await?.json().await?;
+        let models = catalogue["data"].as_array().context("a list")?;
+        let lark = models.iter().find(|model| model["id"] == "lark").context("the model")?;
+        let message = lark["pull"]["message"].as_str().unwrap_or_default();
+        Ok(lark["pull"]["state"] == "failed" && message.contains("bytes of free space are needed"))
+    })
+    .await?;
+    assert!(!home.path().join("models/lark").exists());
+    Ok(())
+}

@@ -197,6 +197,66 @@ async fn the_input_buffer_and_the_text_are_bounded() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn transcripts_of_the_client_count_as_its_text() -> Result<()> {
+    let setup = Setup::converser("realtime-transcripts");
+    let server =
+        setup.server(|server| (server.max_session_chars, server.max_input_chars) = (30, 20)).start().await?;
+    let mut session = manual(&server).await?;
+    let item = |transcript: &str| {
+        let content = json!([{"type": "input_audio", "audio": tone(100), "transcript": transcript}]);
+        json!({"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": content}})
+    };
+    session.send(item(&"x".repeat(21))).await?;
+    ensure!(refused(&mut session, "invalid_value").await?["param"] == "item.content.transcript");
+    session.send(item(&"x".repeat(20))).await?;
+    until(&mut session, "conversation.item.done").await?;
+    session.send(item(&"x".repeat(11))).await?;
+    refused(&mut session, "too_large").await?;
+    session.send(item("")).await?;
+    until(&mut session, "conversation.item.done").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_sessions_hold_counts_in_the_memory_of_recordings() -> Result<()> {
+    // In all 540 KiB, and 64 KiB of each session besides.
+    let setup = Setup::converser("realtime-memory").server(|server| {
+        (server.max_upload_bytes, server.max_body_bytes) = (100 << 10, 1 << 10);
+        server.max_frame_bytes = 64 << 10;
+    });
+    let minute = std::time::Duration::from_secs(60);
+    let server = setup.engine(|engine| engine.max_turn_duration = minute).start().await?;
+    let mut first = manual(&server).await?;
+    let mut held_ms = 0;
+    let refusal = loop {
+        append(&mut first, 500).await?;
+        first.send(json!({"type": "nothing", "event_id": "after"})).await?;
+        let error = first.expect("error").await?["error"].clone();
+        if error["event_id"] != "after" {
+            first.expect("error").await?;
+            break error;
+        }
+        held_ms += 500;
+    };
+    ensure!(refusal["code"] == "overloaded", "{refusal}");
+    ensure!((8_000..20_000).contains(&held_ms), "{held_ms} ms are held");
+    // Another session keeps up: what it holds at a time is free. A recording of an upload finds no room.
+    let mut second = manual(&server).await?;
+    append(&mut second, 1_000).await?;
+    second.send(json!({"type": "input_audio_buffer.clear"})).await?;
+    until(&mut second, "input_audio_buffer.cleared").await?;
+    // Nothing of the refused audio was taken, and what was is there.
+    first.send(json!({"type": "input_audio_buffer.clear"})).await?;
+    until(&mut first, "input_audio_buffer.cleared").await?;
+    for _ in 0..14 {
+        append(&mut second, 500).await?;
+    }
+    second.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    until(&mut second, "input_audio_buffer.committed").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn members_without_an_effect_are_refused_or_shown() -> Result<()> {
     let server = Setup::converser("realtime-members").start().await?;
     let mut session = manual(&server).await?;

@@ -293,7 +293,7 @@ async fn an_answer_that_is_cut_ends_the_stream_and_is_not_asked_for_again() -> R
             Incoming::Closed(code) => anyhow::bail!("closed with {code:?} before the error"),
         }
     };
-    assert_eq!(error["code"], "internal_error");
+    assert_eq!(error["code"], "upstream_failed");
     assert_eq!(upstream.seen().len(), 2, "an answer that has begun is not asked for again");
     assert_eq!(counted(&server, "remote-cut", "cut").await?, 2.0);
     let model = "model=\"remote-cut\"";
@@ -354,10 +354,11 @@ async fn an_upstream_that_fails_is_not_asked_for_a_while() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_breaks_the_protocol_or_refuses_is_told_apart() -> Result<()> {
     let refused = r#"{"error": {"message": "Input is too long", "type": "BadRequestError", "code": 400}}"#;
-    let cases: [(Reply, u16, &str, &str); 7] = [
+    let cases: [(Reply, u16, &str, &str); 8] = [
         (Reply::Status(200, "", "text/html", "<html>"), 502, "upstream_failed", "text/html"),
         (Reply::Status(200, "", "application/json", refused), 502, "upstream_failed", "application/json"),
         (Reply::Status(200, "", "audio/pcm", ""), 502, "upstream_failed", "no audio"),
+        (Reply::Status(200, "", "audio/pcm", "abc"), 502, "upstream_failed", "within a sample"),
         (
             Reply::Status(200, "X-Sample-Rate: 16000\r\n", "audio/pcm", "abcd"),
             502,
@@ -440,4 +441,76 @@ async fn requests_beyond_the_limit_are_refused_with_a_time() -> Result<()> {
     gate.add_permits(2);
     assert_eq!(guarded(first).await???.bytes().await?.len(), 2 * CHUNK);
     eventually("the place to be free", || async { Ok(server.speech(&pcm()).await?.status() == 200) }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_that_the_client_sets_are_sent_also_where_they_are_the_defaults() -> Result<()> {
+    let bytes = audio(CHUNK);
+    let upstream = Upstream::start(move |_| Reply::audio(&bytes)).await?;
+    let server = in_front_of("remote-options", &upstream).await?;
+    let set =
+        json!({"temperature": 0.0, "max_tokens": 2_048, "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0});
+    let mut body = pcm();
+    body.as_object_mut().context("an object")?.extend(set.as_object().context("an object")?.clone());
+    for body in [&pcm(), &body] {
+        ensure!(server.speech(body).await?.status() == 200);
+    }
+    let seen = upstream.seen();
+    for (name, value) in set.as_object().context("an object")? {
+        assert!(seen[0].body.get(name).is_none(), "{name} was not set: {}", seen[0].body);
+        assert_eq!(&seen[1].body[name], value, "{name}");
+    }
+    assert_eq!(seen[1].body["max_new_tokens"], 2_048);
+
+    let config = RemoteConfig { extensions: false, ..speaks("remote-plain", &[upstream.url()]) };
+    let plain = front(config).await?;
+    for (name, value) in set.as_object().context("an object")? {
+        let mut body = json!({"model": "tts-1", "input": "Hi.", "response_format": "pcm"});
+        body[name] = value.clone();
+        let (status, _, error) = refusal(plain.speech(&body).await?).await?;
+        assert_eq!((status, &error["param"]), (400, &json!(name)), "{error}");
+    }
+    assert_eq!(upstream.seen().len(), 2, "none of them was asked");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_drips_is_cut() -> Result<()> {
+    const BYTES: usize = 2_000;
+    // A byte every 20 ms: a thousandth of the tempo.
+    let gate = Arc::new(Semaphore::new(0));
+    let (held, drip) = (Arc::clone(&gate), Arc::clone(&gate));
+    let upstream = Upstream::start(move |_| Reply::Audio(vec![vec![1]; BYTES], Arc::clone(&held))).await?;
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drip.add_permits(1);
+        }
+    });
+    let config =
+        RemoteConfig { idle_timeout: Duration::from_secs(1), ..speaks("remote-drip", &[upstream.url()]) };
+    let server = front(config).await?;
+    let (status, _, error) = refusal(guarded(server.speech(&pcm())).await??).await?;
+    assert_eq!((status, &error["code"]), (502, &json!("upstream_failed")), "{error}");
+    assert!(error["message"].as_str().context("a message")?.contains("too little came for 1 s"), "{error}");
+    assert!(upstream.sent() < BYTES, "all of it was waited for");
+    eventually("the upstream to be left", || async { Ok(upstream.left() == 1) }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transcript_that_is_too_long_for_its_recording_is_refused() -> Result<()> {
+    let long = format!(r#"{{"text": "{}"}}"#, "word ".repeat(500_000));
+    let bodies: [&'static str; 2] = [Box::leak(long.into_boxed_str()), r#"{"text": "Hello there."}"#];
+    let upstream =
+        Upstream::start(move |number| Reply::Status(200, "", "application/json", bodies[number])).await?;
+    let config = RemoteConfig::new("remote-scribe", Task::Asr, vec![upstream.url()], "m");
+    let server = front(config).await?;
+    let form = || Form::new().file("file", &recording(2.5)).text("model", "whisper-1");
+    let answer = server.post_form("/v1/audio/transcriptions", form()).await?;
+    let (status, _, error) = refusal(answer).await?;
+    assert_eq!((status, &error["code"]), (502, &json!("upstream_failed")), "{error}");
+    assert!(error["message"].as_str().context("a message")?.contains("for 2.5 s of audio"), "{error}");
+    let answer: Value = server.post_form("/v1/audio/transcriptions", form()).await?.json().await?;
+    assert_eq!(answer["text"], "Hello there.");
+    Ok(())
 }

@@ -117,6 +117,48 @@ async fn a_full_store_refuses_further_voices() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_saves_at_once_keep_to_the_limits_and_leave_nothing_half() -> Result<()> {
+    const SAVES: usize = 40;
+    let limits = VoiceLimits { count: 3, ..VoiceLimits::default() };
+    let setup = Setup::cloner("stormed")?
+        .server(|server| server.voices = server.voices.take().map(|voices| voices.with_limits(limits)));
+    let server = setup.start().await?;
+    let saves = (0..SAVES).map(|index| {
+        // Some names twice, some that are none.
+        let name = match index % 5 {
+            0 => format!("../{index}"),
+            1 | 2 => format!("voice-{}", index / 5),
+            _ => format!("voice-{index}"),
+        };
+        let server = &server;
+        async move {
+            let answer = server.post_form("/v1/audio/voices", form(&name)).await?;
+            let status = answer.status().as_u16();
+            let body: Value = answer.json().await?;
+            anyhow::Ok((status, body["error"]["code"].as_str().unwrap_or_default().to_owned()))
+        }
+    });
+    let mut saved = 0;
+    for answer in futures::future::join_all(saves).await {
+        match answer? {
+            (200, _) => saved += 1,
+            (400 | 409 | 429, code) if code != "internal_error" => {}
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+    let files: Vec<_> =
+        std::fs::read_dir(server.voices()?)?.map(|entry| entry.map(|entry| entry.path())).collect();
+    let files = files.into_iter().collect::<std::io::Result<Vec<_>>>()?;
+    let voices =
+        files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    assert_eq!((saved, voices.count()), (3, 3), "{files:?}");
+    assert!(!files.iter().any(|path| path.to_string_lossy().ends_with(".part")), "{files:?}");
+    let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
+    assert_eq!(listed["voices"].as_array().context("a list")?.len(), 2 + 3, "each can be read");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn unusable_voice_uploads_are_refused_by_field() -> Result<()> {
     let server = Setup::cloner("picky")?
         .engine(|engine| engine.max_reference_duration = std::time::Duration::from_secs(2));
@@ -405,5 +447,19 @@ async fn prompts_make_no_voice() -> Result<()> {
     }
     let typed = form("calm").text("type", "audio_sample");
     assert_eq!(server.post_form("/v1/audio/voices", typed).await?.status(), 200);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_in_the_place_of_a_voice_is_named() -> Result<()> {
+    let server = Setup::cloner("folder-saver")?.start().await?;
+    std::fs::create_dir_all(server.voices()?.join("anna.safetensors"))?;
+    let message =
+        refused(server.delete("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
+    assert!(message.contains("anna.safetensors") && message.contains("by hand"), "{message}");
+    refused(server.get("/v1/audio/voices/anna").await?, 400, "invalid_value", "voice").await?;
+    refused(server.post_form("/v1/audio/voices", form("anna")).await?, 400, "invalid_value", "name").await?;
+    let listed: Value = server.get("/v1/audio/voices").await?.json().await?;
+    assert_eq!(listed["voices"].as_array().context("a list")?.len(), 2, "{listed}");
     Ok(())
 }

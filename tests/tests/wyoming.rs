@@ -353,3 +353,37 @@ async fn a_shutdown_finishes_the_speech_and_refuses_new_requests() -> Result<()>
     assert!(client.next().await?.is_none());
     server.ended().await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_refused_and_stays_keeps_nobody_out() -> Result<()> {
+    const PLACES: usize = 2;
+    let server =
+        Setup::units("wyoming-places").server(|server| server.max_connections = PLACES).start().await?;
+    let mut refused = Vec::new();
+    for _ in 0..PLACES {
+        let mut client = Client::connect(&server).await?;
+        client.send_raw(b"GET / HTTP/1.1\r\n").await?;
+        client.expect("error").await?;
+        ensure!(client.next().await?.is_none(), "its half is closed");
+        refused.push(client);
+    }
+    // The places are free as soon as the halves are closed, and not when the server has waited for the clients.
+    let mut others = Vec::new();
+    for _ in 0..PLACES {
+        let mut tries = 0;
+        others.push(loop {
+            let mut client = Client::connect(&server).await?;
+            let answered = client.send("ping", json!({"text": "a"}), &[]).await.is_ok();
+            if answered
+                && client.next().await.is_ok_and(|event| event.is_some_and(|event| event.kind == "pong"))
+            {
+                break client;
+            }
+            tries += 1;
+            ensure!(tries < 20, "no place is free");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        });
+    }
+    drop(refused);
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! Terminal output: results to standard output, everything else to standard error. Decides no content.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, Result};
@@ -7,12 +8,20 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints a result. A closed standard output ends the process without a message.
+/// Prints a result without the control characters that [`printable`] leaves out. A closed standard output ends the process
+/// without a message.
 ///
 /// # Errors
 /// Standard output was closed, or cannot be written.
 pub(crate) fn print(text: &str) -> Result<()> {
-    write_bytes(text.as_bytes())
+    write_bytes(printable(text).as_bytes())
+}
+
+/// A text that no terminal obeys: without control characters but ends of lines and tabs. Names and transcripts may come
+/// from another server or from a file of somebody else.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let is_obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if text.contains(is_obeyed) { Cow::Owned(text.replace(is_obeyed, "")) } else { Cow::Borrowed(text) }
 }
 
 /// Prints a result as one line of JSON.
@@ -37,14 +46,14 @@ pub(crate) fn write_bytes(bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Prints a status line to standard error. A closed standard error is ignored.
+/// Prints a status line to standard error, as [`print`] does. A closed standard error is ignored.
 pub(crate) fn status(line: &str) {
     stderr(&format!("{line}\n"));
 }
 
-/// Writes text to standard error as it is. A closed standard error is ignored.
+/// Writes text to standard error, as [`print`] does. A closed standard error is ignored.
 pub(crate) fn stderr(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _ = io::stderr().lock().write_all(printable(text).as_bytes());
 }
 
 /// Whether standard output is a terminal.
@@ -87,6 +96,15 @@ pub(crate) fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_obeys_no_text() {
+        assert_eq!(printable("Grüße\t1\n2"), "Grüße\t1\n2");
+        assert_eq!(
+            printable("a\u{1b}]0;title\u{7}b\u{1b}[2J\u{9b}31mc\r\u{8}\u{7f}\0d"),
+            "a]0;titleb[2J31mcd"
+        );
+    }
 
     #[test]
     fn byte_counts_have_units() {

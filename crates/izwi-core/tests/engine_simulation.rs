@@ -143,6 +143,7 @@ async fn simulate(
                         assert_eq!(output.audio, expected.audio, "variant {variant} was disturbed");
                         assert_eq!(reason, expected.stats.finish_reason);
                     } else if let Some(error) = &output.stats.error {
+                        let error = error.to_string();
                         assert!(error.contains("was made to"), "an unforeseen failure: {error}");
                     }
                 }

@@ -136,7 +136,7 @@ async fn a_text_that_does_not_go_on_ends_after_the_timeout() {
     let began = tokio::time::Instant::now();
     let (samples, stats) = collected.await.unwrap();
     assert_eq!((samples.len(), stats.finish_reason), (4 * 1_920, FinishReason::TextTimeout));
-    let message = stats.error.unwrap();
+    let message = stats.error.unwrap().to_string();
     assert!(message.contains("7 s") && message.contains("text_timeout"), "{message}");
     let waited = began.elapsed();
     assert!((7_000..7_100).contains(&waited.as_millis()), "{waited:?} of simulated time");

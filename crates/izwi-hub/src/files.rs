@@ -38,6 +38,23 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> Result<(), IoError> {
     write().map_err(IoError::at("write", &part))
 }
 
+/// Bytes of all files in a folder; unreadable ones count 0.
+pub(crate) fn bytes_in(folder: &Path) -> u64 {
+    bytes_of(folder, &|_| false)
+}
+
+/// Bytes of the files in a folder, without those that are `left_out`; unreadable ones count 0.
+pub(crate) fn bytes_of(folder: &Path, left_out: &impl Fn(&Path) -> bool) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let bytes = |path: &Path| match fs::metadata(path) {
+        _ if left_out(path) => 0,
+        Ok(found) if found.is_dir() => bytes_of(path, left_out),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(|entry| bytes(&entry.path())).fold(0, u64::saturating_add)
+}
+
 /// Creates a folder that its owner alone can enter. An existing one is closed to others, unless it is not our own.
 pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
     if let Some(parent) = folder.parent() {

@@ -18,6 +18,7 @@ mod io_error;
 mod manifest;
 mod program;
 mod progress;
+mod room;
 mod rules;
 mod sources;
 mod store;

@@ -115,6 +115,12 @@ pub enum VoiceError {
         /// What is wrong with its file.
         reason: String,
     },
+    /// Something else stands in the place of its file.
+    #[error("'{name}.{EXTENSION}' in the folder of the voices is no file; remove it by hand")]
+    NoFile {
+        /// The voice.
+        name: String,
+    },
     /// A file operation failed.
     #[error(transparent)]
     Io(#[from] IoError),
@@ -151,7 +157,7 @@ impl VoiceStore {
         for entry in entries {
             let path = entry.map_err(IoError::at("list", &self.folder))?.path();
             let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_plain_name(stem));
-            if path.extension().is_some_and(|extension| extension == EXTENSION) {
+            if path.extension().is_some_and(|extension| extension == EXTENSION) && path.is_file() {
                 names.extend(stem.map(str::to_owned));
             }
         }
@@ -179,12 +185,8 @@ impl VoiceStore {
     /// # Errors
     /// There is none of this name, or its file is not a voice pack.
     pub fn read(&self, name: &str) -> Result<(SavedVoice, Vec<u8>), VoiceError> {
-        let path = self.path(name)?;
+        let path = self.file(name)?;
         let damaged = |reason: String| VoiceError::Damaged { name: name.to_owned(), reason };
-        // Opening a pipe would block.
-        if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
-            return Err(damaged("it is not a file".to_owned()));
-        }
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
@@ -208,7 +210,7 @@ impl VoiceStore {
         notes: &VoiceNotes,
         overwrite: bool,
     ) -> Result<SavedVoice, VoiceError> {
-        let path = self.path(name)?;
+        let path = self.file(name)?;
         let damaged = |reason: String| VoiceError::Damaged { name: name.to_owned(), reason };
         let noted = annotate(name, pack, notes).map_err(damaged)?;
         let voice = describe(name, &noted).map_err(damaged)?;
@@ -261,7 +263,7 @@ impl VoiceStore {
     /// # Errors
     /// The name is invalid or taken (unless `overwrite`), or the limit of voices is reached.
     pub fn check_free(&self, name: &str, overwrite: bool) -> Result<(), VoiceError> {
-        let path = self.path(name)?;
+        let path = self.file(name)?;
         if !overwrite && path.exists() {
             return Err(VoiceError::Exists { name: name.to_owned() });
         }
@@ -273,19 +275,24 @@ impl VoiceStore {
     /// # Errors
     /// There is none of this name, or a file operation failed.
     pub fn remove(&self, name: &str) -> Result<(), VoiceError> {
-        let path = self.path(name)?;
+        let path = self.file(name)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.unknown(name)),
             other => Ok(other.map_err(IoError::at("remove", &path))?),
         }
     }
 
-    /// The file of a voice of this name. The name becomes part of a path, so it must be plain.
-    fn path(&self, name: &str) -> Result<PathBuf, VoiceError> {
+    /// The file of a voice of this name, which need not exist. The name becomes part of a path, so it must be plain.
+    fn file(&self, name: &str) -> Result<PathBuf, VoiceError> {
         if !is_plain_name(name) {
             return Err(VoiceError::Name { name: izwi_types::excerpt(name) });
         }
-        Ok(self.folder.join(format!("{name}.{EXTENSION}")))
+        let path = self.folder.join(format!("{name}.{EXTENSION}"));
+        // Neither can a folder be removed as a file, nor a pipe be opened without waiting.
+        if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+            return Err(VoiceError::NoFile { name: name.to_owned() });
+        }
+        Ok(path)
     }
 
     fn unknown(&self, name: &str) -> VoiceError {
@@ -459,7 +466,10 @@ mod tests {
         }
         fs::write(store.folder.join("notes.txt"), "not a voice").unwrap();
         fs::create_dir(store.folder.join("folder.safetensors")).unwrap();
-        assert!(store.read("folder").unwrap_err().to_string().contains("it is not a file"));
+        let overwrite = store.save("folder", &pack(&WHOLE), &VoiceNotes::default(), true).map(drop);
+        for outcome in [store.read("folder").map(drop), store.remove("folder"), overwrite] {
+            assert!(matches!(&outcome, Err(VoiceError::NoFile { name }) if name == "folder"), "{outcome:?}");
+        }
         let names: Vec<String> = store.list().unwrap().into_iter().map(|voice| voice.name).collect();
         assert_eq!(names, ["good"]);
         store.remove("large").unwrap();

@@ -9,6 +9,7 @@ use izwi_types::bounded;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::upstreams::Outcome;
 
@@ -16,6 +17,8 @@ use crate::upstreams::Outcome;
 const MAX_ERROR_BYTES: usize = 16 << 10;
 /// The most characters of a server's message that reach a client.
 const MAX_MESSAGE_CHARS: usize = 300;
+/// The fewest bytes per second of a transcript that is being sent, beside pauses.
+const MIN_BYTES_PER_S: f64 = 1_024.0;
 /// Suggested time until a retry where the server tells none.
 const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
@@ -153,6 +156,65 @@ pub(crate) async fn read_some(response: Response, limit: usize) -> Result<Vec<u8
         bytes.extend_from_slice(&more[..more.len().min(limit - bytes.len())]);
     }
     Ok(bytes)
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Network(reqwest::Error),
+    Slow(Duration),
+}
+
+impl Stop {
+    pub(crate) fn fault(self, model: &str) -> Fault {
+        match self {
+            Self::Network(error) => Fault::network(model, &error),
+            Self::Slow(limit) => Fault::failed(model, format!("sent too little for {} s", limit.as_secs())),
+        }
+    }
+}
+
+/// As [`read_some`], of a server that neither pauses for `idle` nor sends slower than [`MIN_BYTES_PER_S`] for that long.
+pub(crate) async fn read_within(
+    mut response: Response,
+    limit: usize,
+    idle: Duration,
+) -> Result<Vec<u8>, Stop> {
+    let (mut bytes, mut patience) = (Vec::new(), Patience::new(idle));
+    while bytes.len() < limit {
+        let chunk = patience.wait(response.chunk()).await.ok_or(Stop::Slow(idle))?;
+        let Some(more) = chunk.map_err(Stop::Network)? else { break };
+        patience.earn(Duration::from_secs_f64(more.len() as f64 / MIN_BYTES_PER_S));
+        bytes.extend_from_slice(&more[..more.len().min(limit - bytes.len())]);
+    }
+    Ok(bytes)
+}
+
+/// How long a server is waited for: no longer than a limit for anything, and what it sends earns more time. One that drips
+/// bytes uses it up.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    limit: Duration,
+    left: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, left: limit }
+    }
+
+    /// Waits for something; `None` once the time is used up.
+    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        let begun = Instant::now();
+        let came = tokio::time::timeout(self.left, what).await;
+        self.left = self.left.saturating_sub(begun.elapsed());
+        came.ok()
+    }
+
+    /// Adds time for something that came.
+    pub(crate) fn earn(&mut self, time: Duration) {
+        self.left = self.left.saturating_add(time).min(self.limit);
+    }
 }
 
 /// The message of an error body, in part.

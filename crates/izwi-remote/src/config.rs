@@ -53,7 +53,8 @@ pub struct RemoteConfig {
     pub sample_rate_hz: u32,
     /// The most requests open at once; further ones are refused.
     pub max_concurrent: usize,
-    /// Whether the servers take fields that OpenAI's API lacks: `stream`, `language`, `seed`, sampling parameters.
+    /// Whether the servers take fields that OpenAI's API lacks: `stream`, `language`, `seed`, `max_tokens`, sampling
+    /// parameters.
     pub extensions: bool,
     /// Whether transcripts are asked for with times (`verbose_json`), or as text alone.
     pub timestamps: bool,
@@ -63,7 +64,7 @@ pub struct RemoteConfig {
     pub connect_timeout: Duration,
     /// How long the first byte of an answer may take.
     pub first_byte_timeout: Duration,
-    /// How long an answer may pause.
+    /// How long an answer may pause, or be slower than a tenth of its tempo.
     pub idle_timeout: Duration,
     /// Failures in a row after which a server is not asked for `breaker_pause`.
     pub breaker_failures: u32,

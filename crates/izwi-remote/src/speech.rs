@@ -8,18 +8,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use izwi_core::engine::remote::RemoteOutput;
+use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{GenerationParams, RemoteError};
 use izwi_types::{InputError, SamplingParams, SpeakInput, StepOutput};
 use reqwest::Url;
 use serde::Serialize;
 
-use crate::answer::{self, Fault};
+use crate::answer::{self, Fault, Patience};
 use crate::client::Shared;
 use crate::config::RemoteConfig;
 use crate::upstreams::{Attempt, Outcome};
 
 /// The most audio of one answer, in seconds: a server that does not end is cut.
 const MAX_AUDIO_S: u64 = 3_600;
+/// Seconds that a second of audio may take, beside pauses of `idle_timeout`.
+const SLOWEST: u32 = 10;
 /// Content types of raw samples. A server that states none is taken at its word.
 const RAW_TYPES: [&str; 6] =
     ["audio/pcm", "audio/l16", "audio/raw", "audio/x-raw", "audio/x-pcm", "application/octet-stream"];
@@ -42,7 +45,7 @@ pub(crate) struct Body {
     extensions: Option<Extensions>,
 }
 
-/// Fields that OpenAI's API lacks. Those of the client that differ from the defaults are sent.
+/// Fields that OpenAI's API lacks. Those that the client set are sent, and others that differ from the defaults.
 #[derive(Debug, Clone, Serialize)]
 struct Extensions {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -56,6 +59,8 @@ struct Extensions {
     top_p: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_k: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repetition_penalty: Option<f32>,
     /// Its name at Izwi and SGLang-Omni, and at vLLM-Omni.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<usize>,
@@ -84,20 +89,29 @@ impl Body {
 
 impl Extensions {
     fn new(input: &SpeakInput, stream: bool) -> Self {
-        let (sampling, defaults) = (input.sampling, SamplingParams::GREEDY);
-        let max_tokens =
-            Some(input.max_tokens).filter(|value| *value != GenerationParams::default().max_tokens);
+        let (sampling, defaults, asked) = (input.sampling, SamplingParams::GREEDY, &input.asked);
+        let max_tokens = told(asked.max_tokens, input.max_tokens, GenerationParams::default().max_tokens);
         Self {
             stream,
             language: input.language.clone(),
             seed: input.seed,
-            temperature: Some(sampling.temperature).filter(|value| *value != defaults.temperature),
-            top_p: Some(sampling.top_p).filter(|value| *value != defaults.top_p),
-            top_k: Some(sampling.top_k).filter(|value| *value != defaults.top_k),
+            temperature: told(asked.temperature, sampling.temperature, defaults.temperature),
+            top_p: told(asked.top_p, sampling.top_p, defaults.top_p),
+            top_k: told(asked.top_k, sampling.top_k, defaults.top_k),
+            repetition_penalty: told(
+                asked.repetition_penalty,
+                sampling.repetition_penalty,
+                defaults.repetition_penalty,
+            ),
             max_tokens,
             max_new_tokens: max_tokens,
         }
     }
+}
+
+/// What is sent of an option: the value that the client set, or one that is not the default.
+fn told<T: PartialEq>(asked: Option<T>, value: T, default: T) -> Option<T> {
+    asked.or((value != default).then_some(value))
 }
 
 /// Refuses what no field carries.
@@ -107,11 +121,23 @@ pub(crate) fn check(config: &RemoteConfig, input: &SpeakInput) -> Result<(), Inp
         let message = format!("model '{model}' is remote and does not support voice cloning; name a voice");
         return Err(InputError { param: "ref_audio", message });
     }
-    if !config.extensions && input.language.as_deref().is_some_and(|language| language != "auto") {
-        let message = format!("the server of model '{model}' takes no language; leave it out");
-        return Err(InputError { param: "language", message });
+    let asked = &input.asked;
+    let extensions = [
+        ("language", input.language.as_deref().is_some_and(|language| language != "auto")),
+        ("seed", asked.seed.is_some()),
+        ("temperature", asked.temperature.is_some()),
+        ("top_p", asked.top_p.is_some()),
+        ("top_k", asked.top_k.is_some()),
+        ("repetition_penalty", asked.repetition_penalty.is_some()),
+        ("max_tokens", asked.max_tokens.is_some()),
+    ];
+    match extensions.into_iter().find(|(_, is_asked)| *is_asked && !config.extensions) {
+        Some((param, _)) => {
+            let message = format!("the server of model '{model}' takes no {param}; leave it out");
+            Err(InputError { param, message })
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// An answer whose first byte has arrived.
@@ -154,6 +180,7 @@ impl Answer {
     /// The samples as they arrive. Dropping the stream closes the connection.
     pub(crate) fn stream(self, shared: Arc<Shared>, mut attempt: Attempt) -> RemoteOutput {
         attempt.answered();
+        let patience = Patience::new(shared.config.idle_timeout);
         let samples_left = MAX_AUDIO_S * u64::from(shared.config.sample_rate_hz);
         let state = Reading {
             shared,
@@ -162,6 +189,7 @@ impl Answer {
             rest: self.rest,
             samples: Samples::default(),
             samples_left,
+            patience,
         };
         let parts = futures::stream::unfold(state, |mut state| async { Some((state.next().await?, state)) });
         parts.boxed()
@@ -177,27 +205,32 @@ struct Reading {
     rest: BoxStream<'static, reqwest::Result<Bytes>>,
     samples: Samples,
     samples_left: u64,
+    patience: Patience,
 }
 
 impl Reading {
     async fn next(&mut self) -> Option<Result<StepOutput, RemoteError>> {
         self.attempt.as_ref()?;
-        let idle = self.shared.config.idle_timeout;
         loop {
             let bytes = match self.first.take() {
                 Some(first) => first,
-                None => match tokio::time::timeout(idle, self.rest.next()).await {
-                    Ok(Some(Ok(bytes))) => bytes,
-                    Ok(Some(Err(_))) => return Some(Err(self.cut("its connection was lost"))),
-                    Ok(None) if self.samples.is_whole() => {
+                None => match self.patience.wait(self.rest.next()).await {
+                    Some(Some(Ok(bytes))) => bytes,
+                    Some(Some(Err(_))) => return Some(Err(self.cut("its connection was lost"))),
+                    Some(None) if self.samples.is_whole() => {
                         self.end(Outcome::Answered);
                         return None;
                     }
-                    Ok(None) => return Some(Err(self.cut("it ended within a sample"))),
-                    Err(_) => return Some(Err(self.cut(&format!("nothing came for {} s", idle.as_secs())))),
+                    Some(None) => return Some(Err(self.cut("it ended within a sample"))),
+                    None => {
+                        let idle = self.shared.config.idle_timeout.as_secs();
+                        return Some(Err(self.cut(&format!("too little came for {idle} s"))));
+                    }
                 },
             };
             let samples = self.samples.push(&bytes);
+            let rate = self.shared.config.sample_rate_hz;
+            self.patience.earn(audio_duration(samples.len() as u64, rate) * SLOWEST);
             if samples.is_empty() {
                 continue;
             }
@@ -262,6 +295,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use izwi_core::engine::Task;
+    use izwi_types::SpeechOptions;
 
     use super::*;
     use crate::RemoteClient;
@@ -306,10 +340,42 @@ mod tests {
             serde_json::json!({"model": "m", "input": "Hi.", "response_format": "pcm", "stream_format": "audio",
                 "stream": true, "seed": 7})
         );
+        let asked = SpeechOptions {
+            temperature: Some(0.0),
+            max_tokens: Some(max_tokens),
+            repetition_penalty: Some(1.0),
+            ..SpeechOptions::default()
+        };
+        let told = body(true, &SpeakInput { asked, ..plain.clone() });
+        let expected = serde_json::json!({"model": "m", "input": "Hi.", "response_format": "pcm", "stream_format": "audio",
+            "stream": true, "seed": 7, "temperature": 0.0, "repetition_penalty": 1.0,
+            "max_tokens": max_tokens, "max_new_tokens": max_tokens});
+        assert_eq!(told, expected);
         let slow = SpeakInput { speed: 0.5, voice: Some("v".to_owned()), ..plain };
         assert_eq!(
             body(false, &slow),
             serde_json::json!({"model": "m", "input": "Hi.", "voice": "v", "response_format": "pcm", "speed": 0.5})
         );
+    }
+
+    #[test]
+    fn what_no_field_carries_is_refused() {
+        let url = vec!["http://127.0.0.1:1/v1".to_owned()];
+        let config = RemoteConfig::new("far", Task::Tts, url, "m");
+        let plain = RemoteConfig { extensions: false, ..config.clone() };
+        let none = SpeechOptions::default();
+        for (asked, param) in [
+            (SpeechOptions { temperature: Some(0.0), ..none.clone() }, "temperature"),
+            (SpeechOptions { top_p: Some(1.0), ..none.clone() }, "top_p"),
+            (SpeechOptions { top_k: Some(0), ..none.clone() }, "top_k"),
+            (SpeechOptions { repetition_penalty: Some(1.0), ..none.clone() }, "repetition_penalty"),
+            (SpeechOptions { max_tokens: Some(9), ..none.clone() }, "max_tokens"),
+            (SpeechOptions { seed: Some(9), ..none.clone() }, "seed"),
+        ] {
+            let input = SpeakInput { asked, ..SpeakInput::plain("Hi.") };
+            assert_eq!(check(&config, &input), Ok(()), "{param}");
+            assert_eq!(check(&plain, &input).unwrap_err().param, param);
+        }
+        assert_eq!(check(&plain, &SpeakInput::plain("Hi.")), Ok(()));
     }
 }

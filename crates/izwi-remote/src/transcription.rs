@@ -15,7 +15,10 @@ use crate::answer::{self, Fault};
 use crate::client::{INPUT_RATE_HZ, Shared};
 use crate::config::RemoteConfig;
 
-/// The most bytes of a transcript.
+/// The most bytes of a transcript: of any, and for each second of its recording. A second of speech with the times of its
+/// words and its tokens has less than 1 KiB.
+const FIRST_BYTES: usize = 1 << 20;
+const BYTES_PER_S: usize = 16 << 10;
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// The parts of a request.
@@ -43,9 +46,7 @@ impl Body {
         let mut fields = vec![("model", config.model.clone())];
         fields.extend(input.language.clone().map(|language| ("language", language)));
         fields.extend(input.prompt.clone().map(|prompt| ("prompt", prompt)));
-        if input.temperature != 0.0 {
-            fields.push(("temperature", input.temperature.to_string()));
-        }
+        fields.push(("temperature", input.temperature.to_string()));
         if config.timestamps {
             fields.push(("response_format", "verbose_json".to_owned()));
             fields.push(("timestamp_granularities[]", "segment".to_owned()));
@@ -143,17 +144,27 @@ pub(crate) async fn begin(shared: &Shared, base: &Url, body: &Body) -> Result<Re
         let found = izwi_types::excerpt(&found);
         return Err(Fault::failed(model, format!("sends {found} instead of a transcript as JSON")));
     }
-    let bytes = answer::read_some(response, MAX_ANSWER_BYTES + 1).await.map_err(network)?;
-    if bytes.len() > MAX_ANSWER_BYTES {
-        return Err(Fault::failed(
-            model,
-            format!("sends a transcript of more than {MAX_ANSWER_BYTES} bytes"),
-        ));
+    let (duration_s, limit) = (body.duration_s, most_bytes(body.duration_s));
+    let bytes = answer::read_within(response, limit + 1, shared.config.idle_timeout).await;
+    let bytes = bytes.map_err(|stop| stop.fault(model))?;
+    if bytes.len() > limit {
+        let reason = format!("sends a transcript of more than {limit} bytes for {duration_s:.1} s of audio");
+        return Err(Fault::failed(model, reason));
     }
-    let transcript: Transcript = serde_json::from_slice(&bytes)
-        .map_err(|_| Fault::failed(model, "sends no transcript: its JSON has no text of the known form"))?;
-    let output = transcript.into_output(body.duration_s);
+    // As much as megabytes: not on a thread that serves connections.
+    let read = tokio::task::spawn_blocking(move || {
+        serde_json::from_slice::<Transcript>(&bytes).map(|transcript| transcript.into_output(duration_s))
+    });
+    let output =
+        read.await.ok().and_then(Result::ok).ok_or_else(|| {
+            Fault::failed(model, "sends no transcript: its JSON has no text of the known form")
+        })?;
     Ok(futures::stream::once(async move { Ok(output) }).boxed())
+}
+
+/// The most bytes of the transcript of so many seconds.
+fn most_bytes(duration_s: f64) -> usize {
+    (FIRST_BYTES + (duration_s * BYTES_PER_S as f64) as usize).min(MAX_ANSWER_BYTES)
 }
 
 impl Transcript {
@@ -166,11 +177,18 @@ impl Transcript {
             segments.push(Segment { end_s: duration_s, text, ..Segment::default() });
         }
         let lacks_words = segments.iter().all(|segment| segment.words.is_empty());
+        // Where each segment begins, or an earlier one that begins later.
+        let starts: Vec<f64> = segments
+            .iter()
+            .scan(0.0, |latest: &mut f64, segment| {
+                *latest = latest.max(segment.start_s);
+                Some(*latest)
+            })
+            .collect();
         for word in self.words.unwrap_or_default().into_iter().filter(|_| lacks_words) {
             // A word belongs to the last segment that begins before its middle.
             let middle = (word.start + word.end) / 2.0;
-            let after = segments.iter().position(|segment| segment.start_s > middle);
-            let index = after.unwrap_or(segments.len()).saturating_sub(1);
+            let index = starts.partition_point(|start| *start <= middle).saturating_sub(1);
             if let Some(segment) = segments.get_mut(index) {
                 segment.words.push(word.read(duration_s));
             }
@@ -248,6 +266,56 @@ mod tests {
             .collect();
         assert_eq!(words, [vec![" One", " two."], vec![" Three."]]);
         assert_eq!((output.segments[0].avg_logprob, output.segments[1].end_s), (-0.5, 11.0));
+    }
+
+    #[test]
+    fn the_time_for_a_transcript_grows_with_its_length_alone() {
+        const COUNT: usize = 200_000;
+        let segments = (0..COUNT).map(|index| AnsweredSegment {
+            start: index as f64 * 1e-3,
+            end: index as f64 * 1e-3,
+            text: " a".to_owned(),
+            seek: None,
+            tokens: None,
+            temperature: None,
+            avg_logprob: None,
+            compression_ratio: None,
+            no_speech_prob: None,
+            words: None,
+        });
+        let words = (0..COUNT).map(|index| {
+            let at = (COUNT - index) as f64 * 1e-3;
+            AnsweredWord { word: "a".to_owned(), start: at, end: at }
+        });
+        let transcript = Transcript {
+            text: "a".to_owned(),
+            language: None,
+            segments: Some(segments.collect()),
+            words: Some(words.collect()),
+        };
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || drop(send.send(transcript.into_output(COUNT as f64))));
+        // Two minutes guard against a product of both numbers, which takes longer; the sum takes a second.
+        let output = receive.recv_timeout(std::time::Duration::from_secs(120)).unwrap();
+        assert_eq!(output.segments.iter().map(|segment| segment.words.len()).sum::<usize>(), COUNT);
+        assert!(output.segments[1..COUNT - 1].iter().all(|segment| segment.words.len() == 1));
+    }
+
+    #[test]
+    fn a_transcript_has_room_by_the_length_of_its_recording() {
+        assert_eq!((most_bytes(0.0), most_bytes(60.0)), (FIRST_BYTES, FIRST_BYTES + 60 * BYTES_PER_S));
+        assert_eq!(most_bytes(1e9), MAX_ANSWER_BYTES);
+    }
+
+    #[test]
+    fn a_word_belongs_to_the_last_segment_before_it_in_any_order_of_segments() {
+        let output = output(
+            r#"{"text": "a", "segments": [{"start": 0.0, "end": 1.0, "text": "a"}, {"start": 5.0, "end": 6.0, "text": "b"},
+                {"start": 2.0, "end": 3.0, "text": "c"}, {"start": 8.0, "end": 9.0, "text": "d"}],
+                "words": [{"word": "x", "start": 2.4, "end": 2.6}, {"word": "y", "start": 7.0, "end": 7.0}]}"#,
+        );
+        let words: Vec<usize> = output.segments.iter().map(|segment| segment.words.len()).collect();
+        assert_eq!(words, [1, 0, 1, 0]);
     }
 
     #[test]

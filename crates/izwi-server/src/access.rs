@@ -33,6 +33,36 @@ pub fn check_bind(address: SocketAddr, has_key: bool, insecure: bool) -> Result<
     if is_loopback(address.ip()) || has_key || insecure { Ok(()) } else { Err(BindError(address)) }
 }
 
+/// A host of the configuration that no request can name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is no name or address of a host like speech.example.com; list each host, without a scheme and a pattern"
+)]
+pub struct HostError(String);
+
+/// Checks a host that requests may name.
+///
+/// # Errors
+/// It is no name and no address, so that no request would match it.
+pub fn check_allowed_host(host: &str) -> Result<(), HostError> {
+    configured_host(host).map(drop).ok_or_else(|| HostError(excerpt(host)))
+}
+
+/// An origin of the configuration that no page can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no origin like https://app.example.com; list each origin, without a path and a pattern")]
+pub struct OriginError(String);
+
+/// Checks an origin whose pages may send requests. Browsers send `null` for pages without one.
+///
+/// # Errors
+/// It is no scheme with a host, so that no request would match it.
+pub fn check_allowed_origin(origin: &str) -> Result<(), OriginError> {
+    let comparable = comparable_origin(origin);
+    let is_one = comparable == "null" || origin_parts(&comparable).is_some();
+    if is_one { Ok(()) } else { Err(OriginError(excerpt(origin))) }
+}
+
 /// Allowed hosts and origins, normalised for comparison.
 #[derive(Debug)]
 pub(crate) struct AccessRules {
@@ -131,6 +161,22 @@ fn is_loopback(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_request_can_name_is_refused() {
+        for host in ["speech.example.com", "Speech.Example.com:8080", "10.0.0.1", "::1", "[::1]", "my_host"] {
+            assert_eq!(check_allowed_host(host), Ok(()), "{host}");
+        }
+        for host in ["*", "*.example.com", "", " ", "https://a", "a/b", "a b", "\0", "a,b"] {
+            assert!(check_allowed_host(host).is_err(), "{host:?}");
+        }
+        for origin in ["https://app.example.com/", "http://10.0.0.1:3000", "null", "app://localhost"] {
+            assert_eq!(check_allowed_origin(origin), Ok(()), "{origin}");
+        }
+        for origin in ["*", "https://*", "https://*.example.com", "app.example.com", "https://a/b", ""] {
+            assert!(check_allowed_origin(origin).is_err(), "{origin:?}");
+        }
+    }
 
     fn rules(bound: &str) -> AccessRules {
         let config = ServerConfig {

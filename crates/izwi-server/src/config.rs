@@ -22,6 +22,8 @@ pub struct ServerConfig {
 
     /// The model store, from which models are pulled while the server runs; `None` pulls none.
     pub store: Option<Store>,
+    /// Whether clients may have models pulled.
+    pub allow_pull: bool,
 
     /// Name of this server among the replicas behind a balancer, in answers and in sessions; `None` for a single server.
     pub instance: Option<String>,
@@ -169,6 +171,7 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             voices: None,
             store: None,
+            allow_pull: true,
             instance: None,
             access_log: true,
             traces: None,

@@ -151,6 +151,11 @@ pub enum ApiError {
     /// The engine of the model failed too often.
     #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
     ModelGivenUp(String),
+    /// Clients may not have models pulled.
+    #[error(
+        "clients may pull no models here; run `izwi pull {0}` on the server's machine, or set allow_pull"
+    )]
+    PullForbidden(String),
     /// The model cannot be unloaded now.
     #[error("model '{id}' cannot be unloaded: {reason}")]
     ModelInUse {
@@ -298,6 +303,14 @@ impl ApiError {
         }
     }
 
+    /// Translates the failure of a request that had begun, as [`Self::from_engine`] does.
+    pub(crate) fn from_failure(error: Option<EngineError>, model: &str, request: &RequestId) -> Self {
+        match error {
+            Some(error) => Self::from_engine(error, model, request),
+            None => Self::internal("(no details)", request),
+        }
+    }
+
     fn from_remote(error: RemoteError) -> Self {
         match error {
             RemoteError::Refused(message) => Self::UpstreamRefused(message),
@@ -328,7 +341,9 @@ impl ApiError {
             VoiceError::Unknown { .. } => Self::NoSavedVoice { message },
             VoiceError::Exists { .. } => Self::VoiceExists { message },
             VoiceError::Full { .. } => Self::VoicesFull { message },
-            VoiceError::Name { .. } | VoiceError::Damaged { .. } => Self::invalid(param, message),
+            VoiceError::Name { .. } | VoiceError::Damaged { .. } | VoiceError::NoFile { .. } => {
+                Self::invalid(param, message)
+            }
             VoiceError::Io(_) => Self::internal(&message, &RequestId::random()),
         }
     }
@@ -374,6 +389,7 @@ impl ApiError {
             }
             Self::CrossSite => (StatusCode::FORBIDDEN, "permission_error", "cross_site"),
             Self::ForbiddenHost(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_host"),
+            Self::PullForbidden(_) => (StatusCode::FORBIDDEN, "permission_error", "pull_forbidden"),
             Self::ForbiddenOrigin(_) => (StatusCode::FORBIDDEN, "permission_error", "forbidden_origin"),
             Self::ModelNotFound { .. } => (StatusCode::NOT_FOUND, INVALID, "model_not_found"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => {
@@ -480,7 +496,9 @@ impl ApiError {
             Self::Draining => "draining",
             Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",
             Self::Unauthorized | Self::ResumeRefused | Self::TooManyWrongKeys { .. } => "unauthorized",
-            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) | Self::CrossSite => "forbidden",
+            Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) | Self::CrossSite | Self::PullForbidden(_) => {
+                "forbidden"
+            }
             Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",
             _ => "malformed",

@@ -52,15 +52,23 @@ impl IgnoredFields {
     }
 }
 
+/// Whether a name looks like that of a field: a short identifier, or a path of some.
+fn is_plain(name: &str) -> bool {
+    const MAX_PLAIN: usize = 40;
+    name.len() <= MAX_PLAIN
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte))
+}
+
 /// The names that were logged already.
 #[derive(Debug, Default)]
 pub(crate) struct IgnoredLog(Mutex<BTreeSet<String>>);
 
 impl IgnoredLog {
-    /// Logs names that were not logged before, up to a limit.
+    /// Logs names that were not logged before, up to a limit. They are the client's and may be anything, a text too: names
+    /// that look like those of fields are logged at `debug` alone, others never.
     pub(crate) fn note(&self, ignored: &IgnoredFields) {
         for name in self.new_names(ignored) {
-            tracing::info!(
+            tracing::debug!(
                 field = name,
                 "a request has a field that this service does not know; it is ignored"
             );
@@ -72,7 +80,7 @@ impl IgnoredLog {
             return Vec::new();
         }
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = ignored.0.iter().take(MAX_NAMES);
+        let names = ignored.0.iter().filter(|name| is_plain(name)).take(MAX_NAMES);
         names.filter(|name| logged.len() < MAX_LOGGED && logged.insert((*name).clone())).cloned().collect()
     }
 }
@@ -107,6 +115,9 @@ mod tests {
         let names: Vec<String> = ["b", "a"].map(str::to_owned).into();
         assert_eq!(log.new_names(&ignored(&names)), ["a", "b"]);
         assert!(log.new_names(&ignored(&names)).is_empty());
+        let texts =
+            ["my secret text".to_owned(), "größe".to_owned(), "a\u{1b}[2J".to_owned(), "x".repeat(41)];
+        assert!(log.new_names(&ignored(&texts)).is_empty(), "a text is not logged");
         let total: usize = (0..100)
             .map(|round| {
                 let names: Vec<String> = (0..10).map(|n| format!("{round}-{n}")).collect();

@@ -44,7 +44,10 @@ mod upload;
 mod voices;
 mod ws;
 
-pub use access::{BindError, KeyError, check_bind, check_key};
+pub use access::{
+    BindError, HostError, KeyError, OriginError, check_allowed_host, check_allowed_origin, check_bind,
+    check_key,
+};
 pub use config::{FilesError, InstanceError, ServerConfig, check_instance};
 pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};

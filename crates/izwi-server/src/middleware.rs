@@ -43,7 +43,8 @@ fn is_probe(request: &Request) -> bool {
     PROBES.contains(&request.uri().path())
 }
 
-/// Middleware: gives the request an id for engine, log and response, and names the server in the response.
+/// Middleware: gives the request an id for engine, log and response, names the server in the response, and forbids browsers
+/// to take the response for another type than it states.
 pub(crate) async fn assign_request_id(
     State(state): State<AppState>,
     mut request: Request,
@@ -52,6 +53,7 @@ pub(crate) async fn assign_request_id(
     let id = RequestId::random();
     request.extensions_mut().insert(id.clone());
     let mut response = next.run(request).await;
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }

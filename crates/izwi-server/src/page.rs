@@ -17,9 +17,8 @@ const POLICY: &str = "default-src 'self'; media-src 'self' blob:; object-src 'no
 form-action 'none'; frame-ancestors 'none'";
 
 /// Headers of every file. Browsers ask each time whether a file has changed: a new version takes effect at once.
-const HEADERS: [(HeaderName, &str); 4] = [
+const HEADERS: [(HeaderName, &str); 3] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
-    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::CACHE_CONTROL, "no-cache"),
 ];

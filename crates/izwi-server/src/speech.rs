@@ -417,7 +417,7 @@ fn check_first(
     let Some(first) = first else { return Err(ApiError::ModelUnavailable(model.to_owned())) };
     match &first.stats {
         Some(stats) if stats.finish_reason == FinishReason::Error => {
-            Err(ApiError::internal(stats.error.as_deref().unwrap_or("(no details)"), id))
+            Err(ApiError::from_failure(stats.error.clone(), model, id))
         }
         Some(stats) if stats.finish_reason == FinishReason::Cancelled => Err(ApiError::Draining),
         _ => Ok(first),

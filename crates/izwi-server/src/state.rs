@@ -226,11 +226,9 @@ impl AppState {
         RunningSession(self.clone())
     }
 
-    /// A permit for `kib` of upload memory.
-    pub(crate) fn take_upload_kib(&self, kib: u32) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.inner.uploads_kib).try_acquire_many_owned(kib).map_err(|_| {
-            ApiError::overloaded("too many large recordings are being received; try again later")
-        })
+    /// What is free of the memory for recordings, in KiB.
+    pub(crate) fn upload_memory(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.inner.uploads_kib)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -5,12 +5,18 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use izwi_audio::pcm;
 use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel};
+
+use crate::error::ApiError;
+use crate::upload::UploadMemory;
 
 pub(crate) use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
 /// Samples of a millisecond.
 const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
+/// Samples that a buffer has room for at least, once it had so many: a second.
+const KEPT_SAMPLES: usize = RATE_HZ as usize;
 
 /// Parameters of turn detection.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -139,22 +145,40 @@ impl TurnDetector {
     }
 }
 
-/// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream.
-#[derive(Debug, Default)]
+/// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream. It is kept as
+/// 16-bit samples and counts in the memory of all recordings.
+#[derive(Debug)]
 pub(crate) struct StreamBuffer {
-    samples: Vec<f32>,
+    samples: Vec<i16>,
     /// Position of the first sample in the stream.
     first: u64,
+    memory: UploadMemory,
 }
 
 impl StreamBuffer {
-    pub(crate) fn push(&mut self, samples: &[f32]) {
-        self.samples.extend_from_slice(samples);
+    /// An empty buffer whose samples count in `memory`.
+    pub(crate) fn new(memory: UploadMemory) -> Self {
+        Self { samples: Vec::new(), first: 0, memory }
+    }
+
+    /// Appends samples.
+    ///
+    /// # Errors
+    /// There is no memory for them; nothing is appended.
+    pub(crate) fn push(&mut self, samples: &[f32]) -> Result<(), ApiError> {
+        let length = self.samples.len() + samples.len();
+        if length > self.samples.capacity() {
+            let capacity = length + length / 4;
+            self.memory.resize(capacity * size_of::<i16>())?;
+            self.samples.reserve_exact(capacity - self.samples.len());
+        }
+        self.samples.extend(samples.iter().map(|sample| pcm::to_i16(*sample)));
+        Ok(())
     }
 
     /// Samples that are kept.
-    pub(crate) fn len(&self) -> usize {
-        self.samples.len()
+    pub(crate) fn samples(&self) -> &[i16] {
+        &self.samples
     }
 
     /// Length of the stream so far.
@@ -162,20 +186,21 @@ impl StreamBuffer {
         (self.first + self.samples.len() as u64) / SAMPLES_PER_MS
     }
 
-    /// Copies a part, as far as it is kept.
-    pub(crate) fn part(&self, ms: Range<u64>) -> Vec<f32> {
+    /// A part, as far as it is kept.
+    pub(crate) fn part(&self, ms: Range<u64>) -> &[i16] {
         let index = |ms: u64| {
             let at = (ms * SAMPLES_PER_MS).saturating_sub(self.first);
             usize::try_from(at).unwrap_or(usize::MAX).min(self.samples.len())
         };
         let (from, to) = (index(ms.start), index(ms.end));
-        self.samples.get(from..to).unwrap_or_default().to_vec()
+        self.samples.get(from..to).unwrap_or_default()
     }
 
-    /// Takes all samples that are kept.
-    pub(crate) fn take(&mut self) -> Vec<f32> {
+    /// Drops all samples that are kept.
+    pub(crate) fn clear(&mut self) {
         self.first += self.samples.len() as u64;
-        std::mem::take(&mut self.samples)
+        self.samples = Vec::new();
+        self.memory.shrink_to(0);
     }
 
     /// Drops what is before `ms`.
@@ -183,17 +208,33 @@ impl StreamBuffer {
         let before = (ms * SAMPLES_PER_MS).saturating_sub(self.first).min(self.samples.len() as u64);
         self.samples.drain(..before as usize);
         self.first += before;
+        // A long turn leaves no memory behind.
+        if self.samples.capacity() > 4 * self.samples.len().max(KEPT_SAMPLES) {
+            self.samples.shrink_to(2 * self.samples.len());
+            self.memory.shrink_to(self.samples.capacity() * size_of::<i16>());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use izwi_audio::decode::{DecodeLimits, decode};
     use proptest::prelude::*;
+    use tokio::sync::Semaphore;
 
     use super::*;
+
+    /// An empty buffer with so many KiB of memory.
+    fn buffer_of(kib: usize) -> StreamBuffer {
+        StreamBuffer::new(UploadMemory::of(Arc::new(Semaphore::new(kib)), 0))
+    }
+
+    fn to_i16(samples: &[f32]) -> Vec<i16> {
+        samples.iter().map(|sample| pcm::to_i16(*sample)).collect()
+    }
 
     fn recording(name: &str) -> Vec<f32> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech").join(name);
@@ -307,24 +348,45 @@ mod tests {
     fn what_is_needed_contains_every_turn_and_stays_short_in_silence() {
         let (stream, _) = conversation(1.0, 0.001);
         let mut detector = TurnDetector::starting_at(&VadModel::default(), TurnOptions::default(), 5_000);
-        let mut buffer = StreamBuffer { samples: Vec::new(), first: 5_000 * SAMPLES_PER_MS };
+        let mut buffer = StreamBuffer { first: 5_000 * SAMPLES_PER_MS, ..buffer_of(1_024) };
         let mut turns = 0;
         for piece in stream.chunks(320) {
-            buffer.push(piece);
+            buffer.push(piece).unwrap();
             for event in detector.push(piece) {
                 if let TurnEvent::SpeechStopped { start_ms, end_ms } = event {
                     let part = buffer.part(start_ms..end_ms);
                     assert_eq!(part.len() as u64, (end_ms - start_ms) * SAMPLES_PER_MS);
                     let from = ((start_ms - 5_000) * SAMPLES_PER_MS) as usize;
-                    assert_eq!(part, stream[from..from + part.len()]);
+                    assert_eq!(part, to_i16(&stream[from..from + part.len()]));
                     turns += 1;
                 }
             }
             buffer.forget_before(detector.needed_from_ms());
             let most = if detector.is_speaking() { 8_000 } else { 4_000 };
-            assert!(buffer.len() as u64 <= most * SAMPLES_PER_MS);
+            assert!(buffer.samples().len() as u64 <= most * SAMPLES_PER_MS);
         }
         assert_eq!((turns, buffer.now_ms()), (3, detector.now_ms()));
+    }
+
+    #[test]
+    fn a_buffer_takes_what_its_memory_allows_and_gives_it_back() {
+        let room = Arc::new(Semaphore::new(200));
+        let mut buffer = StreamBuffer::new(UploadMemory::of(Arc::clone(&room), 0));
+        // Two seconds are 62.5 KiB, and the buffer takes a quarter more.
+        buffer.push(&[0.5; 32_000]).unwrap();
+        assert_eq!(room.available_permits(), 121);
+        buffer.push(&[0.5; 8_000]).unwrap();
+        assert_eq!(room.available_permits(), 121, "it has room");
+        assert_eq!(buffer.push(&[0.5; 80_000]).unwrap_err().code(), "overloaded");
+        assert_eq!((buffer.now_ms(), room.available_permits()), (2_500, 121), "nothing of it was taken");
+        buffer.forget_before(2_490);
+        assert_eq!((buffer.samples().len(), room.available_permits()), (160, 121), "a second is kept");
+        buffer.push(&[0.5; 60_000]).unwrap();
+        assert_eq!(room.available_permits(), 53);
+        buffer.forget_before(6_240);
+        assert_eq!((buffer.samples().len(), room.available_permits()), (160, 199), "a long turn is over");
+        buffer.clear();
+        assert_eq!((buffer.now_ms(), room.available_permits()), (6_250, 200));
     }
 
     proptest! {
@@ -334,20 +396,21 @@ mod tests {
             from in 0u64..200,
             to in 0u64..200,
         ) {
-            let mut buffer = StreamBuffer::default();
+            let mut buffer = buffer_of(1_024);
             let (mut stream, mut forgotten) = (Vec::new(), 0);
             for (length, forget_ms) in pieces {
-                let piece: Vec<f32> = (0..length).map(|i| (stream.len() + i) as f32).collect();
-                buffer.push(&piece);
-                stream.extend(piece);
+                let piece: Vec<f32> = (0..length).map(|i| (stream.len() + i) as f32 / 32_767.0).collect();
+                buffer.push(&piece).unwrap();
+                stream.extend(to_i16(&piece));
                 buffer.forget_before(forget_ms);
                 forgotten = forgotten.max((forget_ms as usize * 16).min(stream.len()));
             }
             let index = |ms: u64| (ms as usize * 16).clamp(forgotten, stream.len());
             let expected = stream.get(index(from)..index(to)).unwrap_or_default();
             prop_assert_eq!(buffer.part(from..to), expected);
-            prop_assert_eq!(buffer.take(), &stream[forgotten..]);
-            prop_assert_eq!(buffer.len(), 0);
+            prop_assert_eq!(buffer.samples(), &stream[forgotten..]);
+            buffer.clear();
+            prop_assert_eq!((buffer.samples().len(), buffer.now_ms()), (0, stream.len() as u64 / 16));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! the time, and the memory of all such requests together.
 
 mod fields;
+mod memory;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -30,6 +31,7 @@ use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
 pub(crate) use fields::RecordingFields;
+pub(crate) use memory::UploadMemory;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;
@@ -41,40 +43,6 @@ const MAX_TEXT_BYTES: usize = 256 << 10;
 pub(crate) struct Recording {
     pub(crate) audio: AudioInput,
     pub(crate) param: &'static str,
-}
-
-/// Unit of the upload memory.
-const KIB: usize = 1 << 10;
-
-/// The memory of one request, taken from the upload memory of all requests.
-pub(crate) struct UploadMemory {
-    state: AppState,
-    /// Bytes that are not counted, because any request may hold them.
-    free: usize,
-    bytes: usize,
-    held: Option<OwnedSemaphorePermit>,
-}
-
-impl UploadMemory {
-    pub(crate) fn new(state: &AppState, free: usize) -> Self {
-        Self { state: state.clone(), free, bytes: 0, held: None }
-    }
-
-    /// Takes memory for `bytes` more.
-    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let kib = |bytes: usize| bytes.saturating_sub(self.free).div_ceil(KIB);
-        let more = kib(self.bytes + bytes) - kib(self.bytes);
-        self.bytes += bytes;
-        if more == 0 {
-            return Ok(());
-        }
-        let more = self.state.take_upload_kib(u32::try_from(more).unwrap_or(u32::MAX))?;
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            None => self.held = Some(more),
-        }
-        Ok(())
-    }
 }
 
 /// A request that carries a recording.
@@ -123,16 +91,18 @@ impl RawUpload {
     pub(crate) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_length(&request, state.config())?;
         let mut memory = UploadMemory::new(state, 0);
-        let read = tokio::time::timeout(state.config().upload_timeout, read_large_body(request, &mut memory));
+        let config = state.config();
+        let read = read_large_body(request, &mut memory, config.max_request_bytes());
+        let read = tokio::time::timeout(config.upload_timeout, read);
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??.freeze();
-        let limit = state.config().max_upload_bytes;
+        let limit = config.max_upload_bytes;
         if bytes.is_empty() {
             return Err(ApiError::invalid("body", "body is empty; send a recording"));
         }
         if bytes.len() > limit {
             return Err(ApiError::Audio { param: "body", error: DecodeError::TooLarge { limit } });
         }
-        Ok(Self { bytes, memory: memory.held })
+        Ok(Self { bytes, memory: memory.take_counted() })
     }
 }
 
@@ -161,14 +131,15 @@ impl FromRequest<AppState> for SpeechUpload {
         let config = state.config();
         let limit = if is_large { config.upload_timeout } else { config.body_timeout };
         let mut memory = UploadMemory::new(state, plain);
-        let read = tokio::time::timeout(limit, read_large_body(request, &mut memory));
+        let read = read_large_body(request, &mut memory, config.max_request_bytes());
+        let read = tokio::time::timeout(limit, read);
         let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
         check_rest(&bytes, &["ref_audio"], plain)?;
         let (fields, ignored) = parse_with_options_telling::<SpeechRequest>(&bytes)?;
         state.ignored_log().note(&ignored);
         let recording = fields.ref_audio.as_deref().unwrap_or_default();
         check_payload("ref_audio", recording, state.config().max_upload_bytes)?;
-        Ok(Self { fields, ignored, memory: memory.held })
+        Ok(Self { fields, ignored, memory: memory.take_counted() })
     }
 }
 
@@ -223,8 +194,11 @@ fn check_rest(body: &[u8], recordings: &[&str], limit: usize) -> Result<(), ApiE
 }
 
 /// The whole body of a request that may carry a recording.
-async fn read_large_body(request: Request, memory: &mut UploadMemory) -> Result<BytesMut, ApiError> {
-    let limit = memory.state.config().max_request_bytes();
+async fn read_large_body(
+    request: Request,
+    memory: &mut UploadMemory,
+    limit: usize,
+) -> Result<BytesMut, ApiError> {
     read_body(request, memory, limit).await?.ok_or_else(|| too_large("body", limit))
 }
 
@@ -250,7 +224,7 @@ async fn read_body(
 
 async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Result<Upload<F>, ApiError> {
     let mut memory = UploadMemory::new(state, 0);
-    let bytes = read_large_body(request, &mut memory).await?;
+    let bytes = read_large_body(request, &mut memory, state.config().max_request_bytes()).await?;
     check_rest(&bytes, F::MEMBERS, state.config().max_body_bytes)?;
     let (mut fields, ignored): (F, _) = parse_json_telling(&bytes)?;
     drop(bytes);
@@ -268,7 +242,7 @@ async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Re
         fields,
         recording: Recording { audio: AudioInput::Base64(base64), param },
         ignored,
-        memory: memory.held,
+        memory: memory.take_counted(),
     })
 }
 
@@ -349,8 +323,8 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     }
     let recording = Recording { audio: AudioInput::File(file), param };
     drop(form);
-    let held = memory.lock().unwrap_or_else(PoisonError::into_inner).held.take();
-    Ok(Upload { fields, recording, ignored, memory: held })
+    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner).take_counted();
+    Ok(Upload { fields, recording, ignored, memory })
 }
 
 /// The request with each byte of its body counted before the form sees it: a form buffers also what is no field.

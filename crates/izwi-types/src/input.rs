@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{BeamSearch, SamplingParams, Turn, VoiceReference};
+use crate::{BeamSearch, SamplingParams, SpeechOptions, Turn, VoiceReference};
 
 /// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +37,8 @@ pub struct SpeakInput {
     pub chunk_samples: usize,
     /// Samples of the first delivered chunk; `None` for the size of all others.
     pub first_chunk_samples: Option<usize>,
+    /// The options that the client set itself. The fields above have them, and the model's defaults for the others.
+    pub asked: SpeechOptions,
 }
 
 impl SpeakInput {
@@ -56,6 +58,7 @@ impl SpeakInput {
             max_tokens: usize::MAX,
             chunk_samples: 1,
             first_chunk_samples: None,
+            asked: SpeechOptions::default(),
         }
     }
 }

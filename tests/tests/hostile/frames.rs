@@ -7,13 +7,20 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
-use super::{MAX_ERROR_BYTES, PARTNER, REAL, SPEAKER, Victim};
+use super::{LISTENER, MAX_ERROR_BYTES, PARTNER, REAL, SPEAKER, Victim};
 
 /// Sessions of each kind, and frames in each.
 const SESSIONS: usize = 16;
 const FRAMES: usize = 30;
 
-const MEMBERS: [&str; 21] = [
+const MEMBERS: [&str; 28] = [
+    "encoding",
+    "sample_rate",
+    "latency_ms",
+    "prompt",
+    "threshold",
+    "prefix_padding_ms",
+    "silence_duration_ms",
     "model",
     "voice",
     "language",
@@ -41,14 +48,20 @@ const MEMBERS: [&str; 21] = [
 pub(super) async fn attack(victim: &Victim) -> Result<usize> {
     let mut dice = Dice::new(0xf4a3);
     let mut sent = 0;
-    for index in 0..2 * SESSIONS {
-        let is_chat = index % 2 == 1;
-        let mut session = if is_chat { victim.server.chat().await? } else { victim.server.session().await? };
-        if index % 4 < 2 {
-            let model = match (is_chat, index % 8 < 4) {
-                (false, _) => SPEAKER,
-                (true, true) => PARTNER,
-                (true, false) => REAL,
+    let live = format!("ws://{}/v1/audio/transcriptions/stream", victim.server.address);
+    for index in 0..3 * SESSIONS {
+        let (kind, index) = (index % 3, index / 3);
+        let mut session = match kind {
+            0 => victim.server.session().await?,
+            1 => victim.server.chat().await?,
+            _ => Session::open(&live).await?,
+        };
+        if index % 2 == 0 {
+            let model = match (kind, index % 4) {
+                (0, _) => SPEAKER,
+                (1, 0) => PARTNER,
+                (1, _) => REAL,
+                _ => LISTENER,
             };
             session.send(json!({"type": "session.config", "model": model, "max_tokens": 3})).await?;
         }

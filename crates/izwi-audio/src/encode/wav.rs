@@ -79,6 +79,15 @@ pub fn to_bytes(samples: &[f32], sample_rate_hz: u32) -> Result<Vec<u8>, EncodeE
     WAV.encode_all(samples, sample_rate_hz)
 }
 
+/// A whole file in memory, of samples that are 16-bit already. Players read one of more than 4 GiB as a stream.
+pub fn from_i16(samples: &[i16], sample_rate_hz: u32) -> Vec<u8> {
+    let bytes = u32::try_from(size_of_val(samples)).unwrap_or(u32::MAX);
+    let mut file = Vec::with_capacity(HEADER_BYTES + size_of_val(samples));
+    file.extend_from_slice(&header(sample_rate_hz, bytes));
+    file.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    file
+}
+
 /// The header of a stream of unknown length.
 ///
 /// Both size fields hold the largest value, the convention that players and ffmpeg accept for streams.
@@ -130,7 +139,10 @@ mod tests {
             writer.write_sample(pcm::to_i16(sample)).unwrap();
         }
         writer.finalize().unwrap();
-        assert_eq!(to_bytes(&samples, 24_000).unwrap(), expected.into_inner());
+        let expected = expected.into_inner();
+        assert_eq!(to_bytes(&samples, 24_000).unwrap(), expected);
+        let samples: Vec<i16> = samples.iter().map(|sample| pcm::to_i16(*sample)).collect();
+        assert_eq!(from_i16(&samples, 24_000), expected);
     }
 
     #[test]

@@ -275,7 +275,8 @@ impl Display {
         if let Some(line) = &self.line {
             let text = format!("{}{partial}", self.turn);
             let skipped = text.chars().count().saturating_sub(width().min(SHOWN_CHARS));
-            line.set_message(text.chars().skip(skipped).collect::<String>().trim_start().to_owned());
+            let shown = text.chars().skip(skipped).collect::<String>();
+            line.set_message(output::printable(shown.trim_start()).into_owned());
         }
     }
 

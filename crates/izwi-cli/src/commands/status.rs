@@ -78,7 +78,7 @@ fn page(url: &str, report: &Report) -> String {
     output::format_columns(&rows)
 }
 
-/// Without control characters: another program may answer.
+/// On one line: another program may answer.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

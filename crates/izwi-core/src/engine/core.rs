@@ -26,7 +26,7 @@ use open_texts::OpenTexts;
 use super::arbiter::Member;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
-use super::error::Result;
+use super::error::{EngineError, Result};
 use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
@@ -466,6 +466,7 @@ impl EngineCore {
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
         self.remove(sequence);
+        let error = error.map(EngineError::Execution);
         let output = self.output.finish(sequence, reason, error, &mut self.metrics);
         self.step_outputs.extend(output);
     }

@@ -24,7 +24,7 @@ use self::emission_queue::EmissionQueue;
 use self::playback::PlaybackClock;
 pub(super) use self::playback::Underrun;
 use self::stall_clock::StallClock;
-use super::error::Result;
+use super::error::{EngineError, Result};
 use super::metrics::MetricsCollector;
 use super::types::{
     EngineOutput, FinishReason, Prediction, RequestId, RequestStats, SequenceId, StreamingOutput,
@@ -223,7 +223,7 @@ impl OutputProcessor {
         &mut self,
         sequence: SequenceId,
         reason: FinishReason,
-        error: Option<String>,
+        error: Option<EngineError>,
         metrics: &mut MetricsCollector,
     ) -> Option<EngineOutput> {
         let (sample_rate, ready_at) = (self.sample_rate, self.ready_at);

@@ -95,6 +95,8 @@ pub struct EngineCoreRequest {
     pub chunk_samples: Option<usize>,
     /// Samples of the first chunk; `None` for the size of all others.
     pub first_chunk_samples: Option<usize>,
+    /// The speech options that were set, without the defaults that `params` has.
+    pub asked: SpeechOptions,
 }
 
 impl EngineCoreRequest {
@@ -117,6 +119,7 @@ impl EngineCoreRequest {
             live: true,
             chunk_samples: None,
             first_chunk_samples: None,
+            asked: SpeechOptions::default(),
         }
     }
 
@@ -203,6 +206,7 @@ impl EngineCoreRequest {
         self.instructions.clone_from(&options.instructions);
         self.streams_text = options.non_streaming_mode.map(|whole| !whole);
         self.params = Some(defaults.with(options));
+        self.asked = options.clone();
         self
     }
 

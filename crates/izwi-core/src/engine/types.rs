@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, Transcript, excerpt};
 
+use super::error::EngineError;
+
 /// Identifies a request, unique within a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Arc<str>);
@@ -165,8 +167,8 @@ pub fn audio_duration(samples: u64, sample_rate_hz: u32) -> Duration {
 pub struct RequestStats {
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// The failure, if the reason is [`FinishReason::Error`].
-    pub error: Option<String>,
+    /// The failure, if the reason is [`FinishReason::Error`] or [`FinishReason::TextTimeout`].
+    pub error: Option<EngineError>,
     /// The seed that was given or chosen: the same request with it gives the same result.
     pub seed: u64,
     /// Tokens of the prepared input.

@@ -4,10 +4,10 @@
 //! Which registry answers is the client's business. Knows no manifest and no hash.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::access::Access;
 use crate::files::remove_folder;
 use crate::io_error::IoError;
 use crate::program;
+use crate::room;
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const POLL: Duration = Duration::from_millis(20);
@@ -37,8 +38,10 @@ pub(super) struct Client {
     pub(super) format: Format,
     /// Programs to try, in order.
     pub(super) programs: fn(&Access) -> &[String],
-    /// Arguments that select the download command; errors show them.
+    /// The download command as errors show it.
     pub(super) command: &'static [&'static str],
+    /// Arguments that run it.
+    pub(super) arguments: &'static [&'static str],
     /// Further arguments; the last takes the folder that follows it.
     pub(super) options: &'static [&'static str],
     /// Output of a program that is there without the client.
@@ -60,6 +63,7 @@ impl Client {
         folder: &Path,
     ) -> Result<PathBuf, SourceError> {
         let package = format!("{package}{}{version}", self.version_separator);
+        let log = Log::open(folder.join("client.log"))?;
         let landing = folder.join("landing");
         let workplace = folder.join("client");
         for empty in [&landing, &workplace] {
@@ -67,7 +71,7 @@ impl Client {
             fs::create_dir_all(empty).map_err(IoError::at("create", empty))?;
         }
         let job = Job { package: &package, landing: &landing, workplace: &workplace };
-        self.run_first(access, &job, &folder.join("client.log"))?;
+        self.run_first(access, &job, &log)?;
         remove_folder(&workplace)?;
         only_file(&landing)?.ok_or_else(|| SourceError::Archive {
             archive: format!("{} {package}", self.name),
@@ -76,7 +80,7 @@ impl Client {
     }
 
     /// Runs the first program that is a working client.
-    fn run_first(&self, access: &Access, job: &Job<'_>, log: &Path) -> Result<(), SourceError> {
+    fn run_first(&self, access: &Access, job: &Job<'_>, log: &Log) -> Result<(), SourceError> {
         let programs = (self.programs)(access);
         let search = env::var_os("PATH").unwrap_or_default();
         for name in programs {
@@ -87,6 +91,10 @@ impl Client {
             }
             if self.missing.is_some_and(|missing| output.contains(missing)) {
                 continue;
+            }
+            if is_full(&output) || room::is_full(job.landing) {
+                let full = std::io::ErrorKind::StorageFull.into();
+                return Err(IoError::at("write", job.landing)(full).into());
             }
             let command = format!("{name} {}", self.command.join(" "));
             return Err(SourceError::Client { command, output });
@@ -107,7 +115,7 @@ impl Client {
         let project = workplace.join("package.json");
         fs::write(&project, NO_PROJECT).map_err(IoError::at("write", &project))?;
         let mut command = program::isolated(program, &workplace);
-        command.args(self.command).args(self.options).arg(landing).arg(job.package);
+        command.args(self.arguments).args(self.options).arg(landing).arg(job.package);
         for name in ["TMPDIR", "TEMP", "TMP"] {
             command.env(name, &temporary);
         }
@@ -125,19 +133,53 @@ struct Job<'a> {
     workplace: &'a Path,
 }
 
-/// Runs a command to its end, with its output in the file `log`; `None` if there is no such program.
-fn run(command: &mut Command, log: &Path) -> Result<Option<(ExitStatus, String)>, SourceError> {
-    let output = File::create(log).map_err(IoError::at("create", log))?;
-    let errors = output.try_clone().map_err(IoError::at("open", log))?;
-    let mut child = match command.stdout(output).stderr(errors).spawn() {
+/// Whether a client says that the disk is full.
+fn is_full(output: &str) -> bool {
+    ["No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"]
+        .iter()
+        .any(|sign| output.contains(sign))
+}
+
+/// The output of a client. Its file is locked, also by the client itself: one that outlives this process keeps others from
+/// the folders that it writes to.
+struct Log {
+    path: PathBuf,
+    file: File,
+}
+
+impl Log {
+    /// Opens and locks the file, which may take until another client has ended.
+    fn open(path: PathBuf) -> Result<Self, IoError> {
+        let file =
+            OpenOptions::new().append(true).create(true).open(&path).map_err(IoError::at("create", &path))?;
+        // Elsewhere a lock would keep the client from writing.
+        #[cfg(unix)]
+        file.lock().map_err(IoError::at("lock", &path))?;
+        Ok(Self { path, file })
+    }
+
+    /// Empties the file, and gives it to a client.
+    fn begin(&self) -> Result<File, IoError> {
+        self.file.set_len(0).map_err(IoError::at("write", &self.path))?;
+        self.file.try_clone().map_err(IoError::at("open", &self.path))
+    }
+}
+
+/// Runs a command to its end, with its output in `log`; `None` if there is no such program. Its input stays open and ends
+/// with this process.
+fn run(command: &mut Command, log: &Log) -> Result<Option<(ExitStatus, String)>, SourceError> {
+    let (output, errors) = (log.begin()?, log.begin()?);
+    let mut child = match command.stdin(Stdio::piped()).stdout(output).stderr(errors).spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(client_error(command, error.to_string())),
     };
+    // `wait` would close it.
+    let _input = child.stdin.take();
     let deadline = Instant::now() + CLIENT_TIMEOUT;
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Ok(Some((status, end_of(log)?))),
+            Ok(Some(status)) => return Ok(Some((status, end_of(&log.path)?))),
             Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
             Ok(None) => {
                 // The child may have ended meanwhile; then both calls fail harmlessly.

@@ -1,5 +1,7 @@
 //! Why a source cannot give a model.
 
+use std::path::PathBuf;
+
 use crate::convert::ConversionError;
 use crate::io_error::IoError;
 
@@ -90,6 +92,20 @@ pub enum SourceError {
         file: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// The disk has no room for the files.
+    #[error(
+        "{need} bytes of free space are needed, and the disk of {} has {free}: free some space or set IZWI_HOME to \
+         another disk",
+        folder.display()
+    )]
+    NoRoom {
+        /// Where the files were to be written.
+        folder: PathBuf,
+        /// What they need, conversion and some spare included.
+        need: u64,
+        /// What the disk has.
+        free: u64,
     },
     /// The package client is not on this machine.
     #[error("no package client found (tried {tried}): {remedy}")]

@@ -81,7 +81,16 @@ impl Source {
 
     /// Size of the download in bytes; `None` where only the hub states it.
     pub fn bytes(&self) -> Option<u64> {
-        self.files().iter().map(|file| file.trust.is_none().then_some(file.size)).sum()
+        let mut sizes = self.files().iter().map(|file| file.trust.is_none().then_some(file.size));
+        sizes.try_fold(0_u64, |sum, size| Some(sum.saturating_add(size?)))
+    }
+
+    /// About how many bytes a pull writes, as far as the manifest knows: archives, files and what they are converted to.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let archives = u64::from(!self.is_hub());
+        let of =
+            |file: &SourceFile| file.size.saturating_mul(1 + archives + u64::from(file.convert.is_some()));
+        self.files().iter().map(of).fold(0, u64::saturating_add)
     }
 
     /// The files it gives.

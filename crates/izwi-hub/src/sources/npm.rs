@@ -10,6 +10,7 @@ pub(super) const NPM: Client = Client {
     format: Format::TarGz,
     programs: |access| &access.npm,
     command: &["pack"],
+    arguments: &["pack"],
     // `--prefix`: no folder above the working folder is taken for a project with settings.
     options: &["--silent", "--ignore-scripts", "--workspaces=false", "--prefix=.", "--pack-destination"],
     missing: None,

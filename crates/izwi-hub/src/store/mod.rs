@@ -22,7 +22,7 @@ use izwi_types::Task;
 use crate::access::Access;
 use crate::catalogue::Catalogue;
 use crate::error::{HubError, with_causes};
-use crate::files::remove_folder;
+use crate::files::{bytes_of, remove_folder};
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::{ProgressSink, Silent};
@@ -146,7 +146,7 @@ impl Store {
     fn status_of<'a>(&self, manifest: &'a Manifest) -> ModelStatus<'a> {
         if let Some(folder) = self.external_folder(manifest) {
             let source = Some(folder.display().to_string());
-            return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
+            return ModelStatus { manifest, installed: true, bytes: own_bytes(&folder), source };
         }
         let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
         ModelStatus {
@@ -302,16 +302,9 @@ impl Store {
 /// Part of the names of cache files that a load writes beside the weights.
 const CACHE_NAME: &str = ".izwi-";
 
-/// Bytes of a model's own files in a folder; unreadable files count 0.
-fn bytes_in(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+/// Bytes of a model's own files in a folder.
+fn own_bytes(folder: &Path) -> u64 {
     let is_cached =
         |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(CACHE_NAME));
-    let bytes = |path: PathBuf| match fs::metadata(&path) {
-        _ if is_cached(&path) => 0,
-        Ok(found) if found.is_dir() => bytes_in(&path),
-        Ok(found) => found.len(),
-        Err(_) => 0,
-    };
-    entries.flatten().map(|entry| bytes(entry.path())).sum()
+    bytes_of(folder, &is_cached)
 }

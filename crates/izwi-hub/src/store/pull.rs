@@ -12,10 +12,11 @@ use crate::access::Access;
 use crate::convert::ConversionError;
 use crate::digest::{self, Fingerprint};
 use crate::error::{HubError, SourceFailure, with_causes};
-use crate::files::remove_folder;
+use crate::files::{bytes_in, remove_folder};
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::ProgressSink;
+use crate::room;
 use crate::sources::{Fetched, Source, SourceError};
 
 /// One running installation.
@@ -67,6 +68,9 @@ impl Pull<'_> {
                 known
             }
         };
+        // What an earlier pull has left is no more to be written.
+        let left = bytes_in(&self.staging);
+        room::check(&self.staging, source.written_bytes().saturating_sub(left))?;
         let mut fetched = source.fetch(&self.staging, self.access, &known, progress)?;
         let trusted = fetched.iter().map(|fetched| &fetched.file).filter(|file| file.trust.is_some());
         let hashes = trusted.map(|file| (file.target.clone(), file.sha256.clone())).collect();

@@ -246,3 +246,96 @@ fn a_python_without_pip_is_skipped_and_a_failure_is_shown() {
     assert!(matches!(error, HubError::AllSourcesFailed { .. }));
     assert!(error.to_string().contains("failing -I -m pip download` failed: no such version"), "{error}");
 }
+
+/// The head of a file that no disk has room for.
+const HUGE: &str =
+    "[[sources.files]]\npath = \"lark/lark.bin\"\ntarget = \"a\"\nsize = 4000000000000000000\n";
+
+#[test]
+fn a_pull_that_would_fill_the_disk_does_not_begin() {
+    let home = home();
+    let files = format!("{HUGE}sha256 = \"{}\"\n", "0".repeat(64));
+    // The sum of both is more than a length can be.
+    let more = files.replace("target = \"a\"", "target = \"b\"");
+    let archive = zip(&[("lark/lark.bin", b"tweet")]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), files, more]);
+    let error = home.pull().unwrap_err().to_string();
+    assert!(error.contains("bytes of free space are needed") && error.contains("IZWI_HOME"), "{error}");
+    assert!(!home.path("asked").exists(), "the client was run");
+}
+
+#[test]
+fn a_full_disk_is_named_where_the_client_finds_it() {
+    let mut home = without_clients(NO_HUB);
+    let script =
+        "#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left on device' >&2\nexit 1\n";
+    home.access.python.push(program(&home.path("client"), script).display().to_string());
+    let archive = zip(&[("lark/lark.bin", b"tweet")]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark/lark.bin\"", "a", b"tweet", "")]);
+    let error = home.pull().unwrap_err();
+    assert!(matches!(error, HubError::Io(_)) && error.to_string().contains("the disk is full"), "{error}");
+}
+
+/// Names the home in a process that the test below starts of itself.
+const CHILD: &str = "IZWI_TEST_KILLED_PULL";
+/// A client that tells the end of its input, and ends itself when it may.
+const STUBBORN: &str = r#"#!/bin/sh
+here="${0%/*}"
+echo run >> "$here/runs"
+cat > /dev/null
+touch "$here/input-ended"
+while [ ! -e "$here/release" ]; do sleep 0.02; done
+exit 1
+"#;
+
+#[cfg(unix)]
+#[test]
+fn a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it() {
+    use std::{env, thread, time::Duration};
+    let store = |folder: &Path| {
+        let mut access = izwi_hub::Access::resolve(|_| None);
+        access.offline = true;
+        access.python = vec![folder.join("client").display().to_string()];
+        izwi_hub::Store::open_with(folder, access).unwrap()
+    };
+    if let Some(folder) = env::var_os(CHILD) {
+        drop(store(Path::new(&folder)).pull("lark", &mut izwi_hub::Silent));
+        return;
+    }
+    let home = without_clients(NO_HUB);
+    program(&home.path("client"), STUBBORN);
+    let archive = zip(&[("lark/lark.bin", b"tweet")]);
+    home.offer(&[source(&home, "pip", &[("lark", &archive)]), file("\"lark/lark.bin\"", "a", b"tweet", "")]);
+    let until = |name: &str| {
+        let found = (0..1_500).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            home.path(name).exists()
+        });
+        assert!(found, "no {name}");
+    };
+    let mut pull = Command::new(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "packages::a_client_learns_that_its_pull_was_killed_and_the_next_pull_waits_for_it",
+        ])
+        .env(CHILD, home.path(""))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("runs");
+    assert!(!home.path("input-ended").exists());
+    pull.kill().unwrap();
+    pull.wait().unwrap();
+    until("input-ended");
+    let folder = home.path("");
+    let next = thread::spawn(move || store(&folder).pull("lark", &mut izwi_hub::Silent).map(drop));
+    thread::sleep(Duration::from_millis(300));
+    let runs = || fs::read_to_string(home.path("runs")).unwrap().lines().count();
+    assert_eq!(runs(), 1, "the client of the killed pull still writes");
+    // The client of the next pull does not wait for the end of its input.
+    let other = program(&home.path("other"), "#!/bin/sh\nexit 1\n");
+    fs::rename(other, home.path("client")).unwrap();
+    fs::write(home.path("release"), "").unwrap();
+    assert!(next.join().unwrap().is_err());
+}

@@ -12,6 +12,7 @@ use super::agreement::LiveWord;
 use super::turn::{LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest};
 use crate::error::ApiError;
 use crate::turns::{PcmEncoding, PcmInput, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+use crate::upload::UploadMemory;
 
 /// The most milliseconds of audio that wait to be transcribed: audio may come faster than it is played.
 const MAX_WAITING_MS: u64 = 120_000;
@@ -43,7 +44,7 @@ pub(crate) enum LiveEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Window {
     /// Mono samples at 16 kHz.
-    pub(crate) samples: Vec<f32>,
+    pub(crate) samples: Vec<i16>,
     /// From the start of the stream.
     pub(crate) start_ms: u64,
     pub(crate) end_ms: u64,
@@ -74,19 +75,20 @@ pub(crate) struct LiveTurns {
     is_busy: bool,
     /// What the client was told last.
     partial: String,
-    samples: Vec<f32>,
 }
 
 impl LiveTurns {
+    /// The turns of a stream whose audio counts in `memory`.
+    ///
     /// # Errors
     /// The rate is out of range.
-    pub(crate) fn new(vad: &VadModel, options: LiveOptions) -> Result<Self, ApiError> {
+    pub(crate) fn new(vad: &VadModel, options: LiveOptions, memory: UploadMemory) -> Result<Self, ApiError> {
         let input = PcmInput::new(options.encoding, options.rate_hz);
         let input = input.map_err(|error| ApiError::invalid("sample_rate", error.to_string()))?;
         Ok(Self {
             input,
             detector: TurnDetector::new(vad, options.turns),
-            buffer: StreamBuffer::default(),
+            buffer: StreamBuffer::new(memory),
             hop_ms: options.hop_ms,
             silence_ms: options.turns.silence_duration_ms,
             turns: VecDeque::new(),
@@ -95,26 +97,25 @@ impl LiveTurns {
             step: Duration::ZERO,
             is_busy: false,
             partial: String::new(),
-            samples: Vec::new(),
         })
     }
 
     /// Takes audio.
     ///
     /// # Errors
-    /// It is no audio of the encoding, or more audio waits than may.
+    /// It is no audio of the encoding, or more audio waits than may, or than there is memory for.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<LiveEvent>, ApiError> {
-        if self.buffer.len() as u64 / 16 > MAX_WAITING_MS {
+        if self.buffer.samples().len() as u64 / 16 > MAX_WAITING_MS {
             let message =
                 format!("more than {} s of speech wait; send audio more slowly", MAX_WAITING_MS / 1_000);
             return Err(ApiError::overloaded(message));
         }
-        self.samples.clear();
-        let decoded = self.input.push(bytes, &mut self.samples);
+        let mut samples = Vec::new();
+        let decoded = self.input.push(bytes, &mut samples);
         decoded.map_err(|error| ApiError::invalid("audio", error.to_string()))?;
-        self.buffer.push(&self.samples);
+        self.buffer.push(&samples)?;
         let mut events = Vec::new();
-        for event in self.detector.push(&self.samples) {
+        for event in self.detector.push(&samples) {
             events.extend(self.turn_event(event));
             if !self.is_busy && self.turns.front().is_some_and(LiveTurn::is_transcribed) {
                 self.end_front(&mut events);
@@ -168,7 +169,7 @@ impl LiveTurns {
         let is_rest = turn.end_ms == Some(end_ms) || end_ms < until_ms;
         self.is_busy = is_due || is_rest;
         self.is_busy.then(|| Window {
-            samples: self.buffer.part(turn.window_ms..end_ms),
+            samples: self.buffer.part(turn.window_ms..end_ms).to_vec(),
             start_ms: turn.window_ms,
             end_ms,
             decided: turn.decided(),
@@ -253,9 +254,11 @@ impl LiveTurns {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use izwi_audio::decode::{DecodeLimits, decode};
     use izwi_audio::pcm;
+    use tokio::sync::Semaphore;
 
     use super::*;
     use crate::turns::RATE_HZ;
@@ -274,7 +277,8 @@ mod tests {
             turns: TurnOptions { max_turn_ms: u64::MAX, ..TurnOptions::default() },
             prompt: String::new(),
         };
-        let mut turns = LiveTurns::new(&VadModel::default(), options).unwrap();
+        let memory = UploadMemory::of(Arc::new(Semaphore::new(1_024)), 0);
+        let mut turns = LiveTurns::new(&VadModel::default(), options, memory).unwrap();
         let (mut events, mut last_ms) = (Vec::new(), 0);
         for piece in samples.chunks(RATE_HZ as usize / 20) {
             let mut bytes = Vec::new();

@@ -46,7 +46,7 @@ refusals! {
     /// Errors of listing the catalogue.
     CatalogueRefusals = internal;
     /// Errors of pulling a model.
-    PullRefusals = field + model;
+    PullRefusals = field + model + pulling;
     /// Errors of loading a model.
     LoadRefusals = field + model + loading;
     /// Errors of unloading a model.
@@ -142,6 +142,10 @@ fn generation() -> Vec<ApiError> {
         ApiError::CutOff,
         internal().remove(0),
     ]
+}
+
+fn pulling() -> Vec<ApiError> {
+    vec![ApiError::PullForbidden(text("ID"))]
 }
 
 fn internal() -> Vec<ApiError> {

@@ -59,6 +59,9 @@ pub(super) async fn pull(
         let names = store.manifests().iter().map(|manifest| manifest.name.as_str());
         return Err(ApiError::ModelNotFound { id: excerpt(&id), hint: suggest(&id, "models", names) });
     }
+    if !state.config().allow_pull {
+        return Err(ApiError::PullForbidden(id));
+    }
     let (registry, name) = (state.registry().clone(), id.clone());
     let begun = state.pulls().begin(&id, move |store| registry.offer_installed(store, &name))?;
     Ok((StatusCode::ACCEPTED, Json(show(&begun))))

@@ -33,7 +33,6 @@ pub(super) async fn page(Extension(published): Extension<Arc<Published>>) -> imp
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned()),
         (header::CONTENT_SECURITY_POLICY, published.policy.clone()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         (header::REFERRER_POLICY, "no-referrer".to_owned()),
     ];
     (headers, published.page.clone())
@@ -48,7 +47,5 @@ pub(super) async fn page(Extension(published): Extension<Arc<Published>>) -> imp
 )]
 pub(super) async fn protocol() -> impl IntoResponse {
     // Browsers show plain text and save Markdown.
-    let headers =
-        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (headers, PROTOCOL)
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], PROTOCOL)
 }

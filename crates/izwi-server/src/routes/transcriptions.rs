@@ -221,7 +221,7 @@ impl TranscriptStream {
     fn check_end(&self, stats: &RequestStats) -> Result<(), ApiError> {
         match stats.finish_reason {
             FinishReason::Error => {
-                Err(ApiError::internal(stats.error.as_deref().unwrap_or("(no details)"), &self.id))
+                Err(ApiError::from_failure(stats.error.clone(), &self.engine.profile().model, &self.id))
             }
             FinishReason::Cancelled => Err(ApiError::Draining),
             _ => Ok(()),

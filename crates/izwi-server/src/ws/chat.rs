@@ -27,7 +27,7 @@ use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     AudioInput, Conversation, Engine, EngineCoreRequest, FinishReason, Message, RequestId, StreamingOutput,
-    Task,
+    Task, Turn,
 };
 use tokio::time::Instant;
 
@@ -46,6 +46,7 @@ use crate::metrics::count_interrupt;
 use crate::registry::Lease;
 use crate::speech::check_text;
 use crate::state::AppState;
+use crate::upload::UploadMemory;
 
 /// Turns that may wait while the model answers.
 const MAX_WAITING: usize = 4;
@@ -60,6 +61,8 @@ pub(super) struct Chat {
     waiting: VecDeque<UserInput>,
     is_closed: bool,
     conversation: Conversation,
+    /// What the recordings of the conversation count in the memory of all recordings.
+    memory: UploadMemory,
     /// Answers that may not have been heard.
     timeline: Timeline<Produced>,
     /// Emissions of the current answer that were heard before it was interrupted.
@@ -78,6 +81,9 @@ enum UserInput {
     Audio(Bytes),
 }
 
+/// A message of the user, and its share of the memory of all recordings.
+type Prepared = (Message, UploadMemory);
+
 /// The model's answer to one turn, as far as it was delivered.
 pub(super) struct Answer {
     setup: Arc<Setup>,
@@ -89,7 +95,7 @@ impl Protocol for Chat {
     const KIND: &'static str = "chat";
     type Frame = ClientFrame;
     type Model = Lease;
-    type Input = Message;
+    type Input = Prepared;
     type Reply = Answer;
     type Opening = ();
 
@@ -98,10 +104,11 @@ impl Protocol for Chat {
             state: state.clone(),
             identity,
             setup: None,
-            recording: Recording::default(),
+            recording: Recording::new(UploadMemory::of_session(state)),
             waiting: VecDeque::new(),
             is_closed: false,
             conversation: Conversation::new(),
+            memory: UploadMemory::new(state, 0),
             timeline: Timeline::new("turn"),
             heard_emissions: None,
             forgotten: 0,
@@ -162,7 +169,7 @@ impl Protocol for Chat {
                 let file = self.recording.take(setup.input_rate, setup.engine.config().max_turn_duration)?;
                 self.enqueue(UserInput::Audio(file))?;
             }
-            ClientFrame::Clear => self.recording = Recording::default(),
+            ClientFrame::Clear => self.recording.clear(),
             ClientFrame::Done => {
                 self.check_open()?;
                 self.close_input();
@@ -190,15 +197,18 @@ impl Protocol for Chat {
             Err(error) => return Some(Err(error)),
         };
         self.forgotten += self.conversation.truncate(setup.engine.config().conversation_limits());
+        self.memory.shrink_to(recorded_bytes(&self.conversation));
         let engine = Engine::clone(&setup.engine);
         let answer = Answer { setup: Arc::clone(setup), turn: self.next_turn, encoded };
         self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
-        let input = prepare(engine.clone(), input, self.identity.id.clone()).boxed();
+        let memory = self.memory.fresh();
+        let input = prepare(engine.clone(), input, memory, self.identity.id.clone()).boxed();
         Some(Ok(Job { engine, input, reply: answer }))
     }
 
-    fn request(&mut self, answer: &Answer, message: Message) -> EngineCoreRequest {
+    fn request(&mut self, answer: &Answer, (message, memory): Prepared) -> EngineCoreRequest {
+        self.memory.merge(memory);
         self.conversation.ask(vec![message]);
         answer.setup.request(self.conversation.clone())
     }
@@ -386,14 +396,37 @@ impl Chat {
     }
 }
 
-/// Decodes what the model takes as input.
-async fn prepare(engine: Engine, input: UserInput, session_id: RequestId) -> Result<Message, ApiError> {
-    match input {
-        UserInput::Text(text) => Ok(Message::Text(text)),
+/// Bytes of the samples of a message.
+fn sample_bytes(message: &Message) -> usize {
+    match message {
+        Message::Text(_) => 0,
+        Message::Recording(samples) => size_of_val(&**samples),
+    }
+}
+
+fn recorded_bytes(conversation: &Conversation) -> usize {
+    let of = |turn: &Turn| match turn {
+        Turn::User(messages) => messages.iter().map(sample_bytes).sum::<usize>(),
+        Turn::Model(_) | Turn::Told(_) => 0,
+    };
+    conversation.turns().iter().map(of).sum()
+}
+
+/// Decodes what the model takes as input, and takes `memory` for it.
+async fn prepare(
+    engine: Engine,
+    input: UserInput,
+    mut memory: UploadMemory,
+    session_id: RequestId,
+) -> Result<Prepared, ApiError> {
+    let message = match input {
+        UserInput::Text(text) => Message::Text(text),
         UserInput::Audio(file) => {
             let samples = engine.decode_message(AudioInput::File(file)).await;
             let error = |error| ApiError::from_engine(error, &engine.profile().model, &session_id);
-            samples.map(Message::Recording).map_err(error)
+            Message::Recording(samples.map_err(error)?)
         }
-    }
+    };
+    memory.take(sample_bytes(&message))?;
+    Ok((message, memory))
 }

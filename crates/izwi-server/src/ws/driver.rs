@@ -18,7 +18,7 @@ use std::sync::Arc;
 use axum::extract::ws::close_code;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
+use izwi_core::engine::{EngineError, FinishReason, RequestId, RequestStats, StreamingOutput};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
@@ -533,11 +533,19 @@ impl<P: Protocol> Driver<P> {
             return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
         }
         if let Some(stats) = stats {
-            let details = stats.error.as_deref().unwrap_or("(no details)");
-            match stats.finish_reason {
-                FinishReason::Error => self.failure(at, &ApiError::internal(details, &request)),
-                FinishReason::TextTimeout => self.failure(at, &ApiError::TextTimeout(details.to_owned())),
-                _ => {}
+            let failure = match (stats.finish_reason, &stats.error) {
+                (FinishReason::TextTimeout, Some(EngineError::Execution(why))) => {
+                    Some(ApiError::TextTimeout(why.clone()))
+                }
+                (FinishReason::Error | FinishReason::TextTimeout, error) => {
+                    let model = self.generations.get(at).map(|generation| &generation.engine.profile().model);
+                    let model = model.map_or("", String::as_str);
+                    Some(ApiError::from_failure(error.clone(), model, &request))
+                }
+                _ => None,
+            };
+            if let Some(failure) = failure {
+                self.failure(at, &failure);
             }
             let reason = finish_reason(&stats, is_interrupted);
             if let Some(generation) = self.generations.get(at) {

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use axum::extract::ws::Message;
 use bytes::Bytes;
-use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, SpokenWord, StreamingOutput};
+use izwi_core::engine::{
+    Emission, FinishReason, RequestId, RequestStats, Segment, SpokenWord, StreamingOutput, Word,
+};
 
 use super::chat::Chat;
+use super::live::Live;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
@@ -55,6 +58,22 @@ pub async fn elevenlabs(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
 /// As [`speech`], of `/v1/realtime`.
 pub async fn realtime(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
     Session::<Realtime>::new(state, Default::default()).run(steps).await
+}
+
+/// As [`speech`], of `/v1/audio/transcriptions/stream`.
+pub async fn live(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
+    Session::<Live>::new(state, ()).run(steps).await
+}
+
+/// A transcript whose words take a fifth of a second each, but those of one letter, which take none.
+fn segment(text: &str) -> Segment {
+    let mut at_s = 0.0;
+    let words = text.split_inclusive(' ').map(|word| {
+        let start_s = at_s;
+        at_s += if word.trim().len() > 1 { 0.2 } else { 0.0 };
+        Word { text: word.to_owned(), start_s, end_s: at_s, probability: 0.5 }
+    });
+    Segment { words: words.collect(), text: text.to_owned(), end_s: at_s, ..Segment::default() }
 }
 
 struct Session<P: Protocol> {
@@ -216,7 +235,7 @@ impl<P: Protocol> Session<P> {
             }],
             sample_rate: generation.sample_rate,
             text: Some(text.to_owned()),
-            segments: Vec::new(),
+            segments: vec![segment(text)],
             language: None,
             emissions,
             emission_ends,

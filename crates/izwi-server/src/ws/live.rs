@@ -15,7 +15,6 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::EncodeError;
-use izwi_audio::wav;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task,
 };
@@ -32,7 +31,6 @@ use crate::error::ApiError;
 use crate::live::{LiveEvent, LiveTurns, LiveWord, Window};
 use crate::registry::Lease;
 use crate::state::AppState;
-use crate::turns::RATE_HZ;
 use crate::upload::UploadMemory;
 
 /// State of a session.
@@ -59,7 +57,6 @@ pub(super) struct Step {
     is_thorough: bool,
     segments: Vec<Segment>,
     begun: Instant,
-    _memory: Option<UploadMemory>,
 }
 
 impl Protocol for Live {
@@ -221,7 +218,8 @@ impl Live {
         self.check_open()?;
         let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
         let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
-        let turns = LiveTurns::new(&self.state.vad(), options)?;
+        let memory = UploadMemory::of_session(&self.state);
+        let turns = LiveTurns::new(&self.state.vad(), options, memory)?;
         out.reply(&ServerFrame::Created {
             session_id: self.id.as_str(),
             model: &setup.engine.profile().model,
@@ -273,23 +271,12 @@ fn word_times(word: &LiveWord) -> Option<WordTimes<'_>> {
 /// The job of a window.
 fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>, ApiError> {
     let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
-    let mut memory = UploadMemory::new(state, 0);
-    memory.take(2 * samples.len())?;
-    let file =
-        wav::to_bytes(&samples, RATE_HZ).map_err(|error| ApiError::invalid("audio", error.to_string()))?;
+    let file = UploadMemory::wav_file(state, &samples)?;
     let language = session.setup.language.clone().or_else(|| session.language.clone());
     let request =
         session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
     let segments = Vec::new();
-    let reply = Step {
-        end_ms,
-        start_ms,
-        decided,
-        is_thorough,
-        segments,
-        begun: Instant::now(),
-        _memory: Some(memory),
-    };
+    let reply = Step { end_ms, start_ms, decided, is_thorough, segments, begun: Instant::now() };
     Ok(Job { engine: Engine::clone(&session.setup.engine), input: ready(Ok(request)).boxed(), reply })
 }
 
@@ -380,7 +367,6 @@ mod tests {
                 is_thorough: false,
                 segments: vec![segment],
                 begun: Instant::now(),
-                _memory: None,
             };
             let words = words_behind(&step)?;
             step.segments.clear();
@@ -417,7 +403,6 @@ mod tests {
             is_thorough: false,
             segments: vec![segment],
             begun: Instant::now(),
-            _memory: None,
         };
         let certainty = |segment| -> Vec<u32> {
             let words = words_behind(&step(segment)).unwrap();

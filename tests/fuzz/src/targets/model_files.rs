@@ -17,6 +17,23 @@ pub(super) const CONFIGS: Target =
 pub(super) const TOKENIZERS: Target =
     Target { name: "tokenizers", run: read_tokenizer, seeds: tokenizers, max_bytes: 4 << 10 };
 
+/// A `config.yaml`, which is read by a parser of its own.
+pub(super) const CONFIGS_IN_YAML: Target = Target {
+    name: "config_yaml",
+    run: |bytes| YAML.iter().for_each(|which| configure(&[&[*which], bytes].concat())),
+    seeds: || {
+        configs().into_iter().filter(|seed| YAML.contains(&seed[0])).map(|seed| seed[1..].to_vec()).collect()
+    },
+    max_bytes: 8 << 10,
+};
+/// A `tokenizer.model`, which is a message of protocol buffers.
+pub(super) const SENTENCEPIECE: Target = Target {
+    name: "tokenizer_model",
+    run: |bytes| read_tokenizer(&[&[3], bytes].concat()),
+    seeds: || vec![sentencepiece()],
+    max_bytes: 4 << 10,
+};
+
 /// Family, folder and settings file.
 const FILES: [(&str, &str, &str); 10] = [
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "config.json"),
@@ -30,6 +47,9 @@ const FILES: [(&str, &str, &str); 10] = [
     ("kokoro", "tests/golden/kokoro", "config.json"),
     ("voxtral", "tests/golden/voxtral", "config.json"),
 ];
+
+/// Those of [`FILES`] that are YAML.
+const YAML: [u8; 2] = [6, 7];
 
 fn configs() -> Vec<Vec<u8>> {
     let seed = |(index, (_, folder, name)): (usize, &(&str, &str, &str))| {

@@ -1,10 +1,13 @@
 //! WebSocket sessions of every kind: the messages of a client, and what happens between them.
 
+use std::sync::OnceLock;
+
 use izwi_server::fuzzing::{self, Step};
 use serde_json::Value;
 
 use super::service::Service;
 use crate::Target;
+use crate::corpus::file;
 
 pub(super) const SPEECH: Target = Target {
     name: "session_speech",
@@ -20,6 +23,9 @@ pub(super) const REALTIME: Target = Target {
     seeds: realtime,
     max_bytes: 2 << 10,
 };
+
+pub(super) const LIVE: Target =
+    Target { name: "session_live", run: |bytes| run(bytes, Kind::Live), seeds: live, max_bytes: 2 << 10 };
 
 pub(super) const ELEVENLABS: Target = Target {
     name: "session_elevenlabs",
@@ -38,6 +44,7 @@ enum Kind {
     Speech,
     Chat,
     ElevenLabs,
+    Live,
     Realtime,
 }
 
@@ -148,6 +155,48 @@ fn realtime() -> Vec<Vec<u8>> {
     ]
 }
 
+fn live() -> Vec<Vec<u8>> {
+    vec![
+        joined(&[
+            br#"{"type":"session.config","model":"ear","language":"en","prompt":"Names.","sample_rate":16000,"latency_ms":200,"word_times":true,"silence_duration_ms":200}"#,
+            b"\x05\x0a\x02",
+            b"\x02\x00 And so my",
+            b"\x03",
+            b"\x05\x0a\x0c",
+            b"\x02\x00 And so my fellow",
+            b"\x03",
+            br#"{"type":"input.flush"}"#,
+            b"\x02\x00 And so my fellow a a a a",
+            b"\x03",
+            b"\x05\x28\x00",
+            b"\x04",
+            br#"{"type":"input.done"}"#,
+            b"\x03",
+        ]),
+        joined(&[
+            br#"{"type":"session.config","encoding":"mulaw","sample_rate":8000,"threshold":0.1,"prefix_padding_ms":0}"#,
+            b"\x01\x80\x90\xa0\x10",
+            b"\x05\xf0\x00",
+            b"\x02\x00 word",
+            b"\x03\x03",
+            br#"{"type":"ping"}"#,
+            b"\x05\xf0\x10",
+            b"\x02\x00 other",
+            b"\x03",
+        ]),
+    ]
+}
+
+/// Some tenths of a second of a recording, as 16-bit samples at 16 kHz, from one of its tenths on.
+fn spoken(tenths: u8, from: u8) -> &'static [u8] {
+    const TENTH: usize = 3_200;
+    static RECORDING: OnceLock<Vec<u8>> = OnceLock::new();
+    let samples = RECORDING.get_or_init(|| file("assets/speech/jfk.wav").split_off(44));
+    let from = (usize::from(from) * TENTH).min(samples.len());
+    let to = (from + usize::from(tenths) * TENTH).min(samples.len());
+    &samples[from..to]
+}
+
 /// A step for each piece: a message, or a control character and its argument.
 fn step(piece: &[u8]) -> Option<Step<'_>> {
     let number = |at: usize| piece.get(at).copied().unwrap_or_default();
@@ -155,6 +204,7 @@ fn step(piece: &[u8]) -> Option<Step<'_>> {
         1 => Step::Binary(&piece[1..]),
         2 => Step::Chunk(usize::from(number(1)), std::str::from_utf8(piece.get(2..)?).ok()?),
         3 => Step::End,
+        5 => Step::Binary(spoken(number(1), number(2))),
         4 => Step::Fail,
         6 => Step::Send,
         7 => Step::Rewind(u64::from(number(1)) | u64::from(number(2)) << 8),
@@ -170,6 +220,7 @@ fn run(bytes: &[u8], kind: Kind) {
             match kind {
                 Kind::Speech => fuzzing::speech(&service.state, &steps).await,
                 Kind::Chat => fuzzing::chat(&service.state, &steps).await,
+                Kind::Live => fuzzing::live(&service.state, &steps).await,
                 Kind::ElevenLabs => fuzzing::elevenlabs(&service.state, &steps).await,
                 Kind::Realtime => fuzzing::realtime(&service.state, &steps).await,
             }
@@ -177,7 +228,7 @@ fn run(bytes: &[u8], kind: Kind) {
     });
     // Events of the Realtime API repeat the session, and errors the id of their event.
     let (most_alone, repeats) = match kind {
-        Kind::Speech | Kind::Chat => (MAX_FRAME_BYTES, 0),
+        Kind::Speech | Kind::Chat | Kind::Live => (MAX_FRAME_BYTES, 0),
         // Errors and the ends of contexts repeat the id of their context.
         Kind::ElevenLabs => (MAX_FRAME_BYTES, 8 * bytes.len()),
         Kind::Realtime => (2 * MAX_FRAME_BYTES, bytes.len()),
@@ -189,7 +240,12 @@ fn run(bytes: &[u8], kind: Kind) {
             _ => value["type"].as_str().expect("a type") == "error",
         };
         // Messages of audio of ElevenLabs hold all chunks since the last character.
-        let per_byte = if matches!(kind, Kind::ElevenLabs) { 400 } else { 8 };
+        // A word of a live transcript has its times.
+        let per_byte = match kind {
+            Kind::ElevenLabs => 400,
+            Kind::Live => 80,
+            _ => 8,
+        };
         let most = most_alone + if is_error { repeats } else { per_byte * bytes.len() };
         assert!(frame.len() <= most, "a frame of {} bytes: {frame}", frame.len());
     }

@@ -137,7 +137,7 @@ async fn speak(
         let chunk = chunks.recv().await.ok_or_else(ended)?;
         let Some(stats) = chunk.stats else { continue };
         return match stats.error {
-            Some(error) => Err(EngineError::Execution(error)),
+            Some(error) => Err(error),
             None => Ok(stats),
         };
     }

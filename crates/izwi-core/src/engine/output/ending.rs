@@ -59,7 +59,7 @@ impl Session {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
                     FinishReason::Error | FinishReason::TextTimeout => {
-                        Err(EngineError::Execution(output.stats.error.unwrap_or_default()))
+                        Err(output.stats.error.unwrap_or_else(|| EngineError::Execution(String::new())))
                     }
                     FinishReason::Cancelled | FinishReason::Interrupted => Err(EngineError::Aborted),
                     _ => Ok(output),
@@ -75,7 +75,7 @@ impl Session {
     pub(super) fn stats(
         &self,
         finish_reason: FinishReason,
-        error: Option<String>,
+        error: Option<EngineError>,
         sample_rate: u32,
         ready_at: Instant,
     ) -> RequestStats {

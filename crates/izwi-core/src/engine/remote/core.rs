@@ -280,7 +280,7 @@ impl RemoteCore {
             Arrival::Part(None, _) => self.finish(sequence, FinishReason::Stop, None),
             Arrival::Part(Some(Err(error)), _) => {
                 tracing::error!(model = self.config.model, request = %open.id, %error, "a remote answer was cut");
-                self.finish(sequence, FinishReason::Error, Some(error.to_string()));
+                self.finish(sequence, FinishReason::Error, Some(error.into()));
             }
             Arrival::Part(Some(Ok(part)), output) => match self.output.push(sequence, *part, &self.metrics) {
                 Pushed::Open => self.await_part(sequence, output),
@@ -316,7 +316,7 @@ impl RemoteCore {
         }
     }
 
-    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
+    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<EngineError>) {
         self.remove(sequence);
         let output = self.output.finish(sequence, reason, error, &mut self.metrics);
         self.step_outputs.extend(output);

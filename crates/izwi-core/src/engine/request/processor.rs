@@ -254,6 +254,7 @@ impl RequestProcessor {
             max_tokens: params.max_tokens,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
+            asked: request.asked,
         });
         Ok(DecodedInput { input, recording: None, open_audio })
     }

@@ -16,6 +16,7 @@ use crate::digest;
 use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
+use crate::room;
 use crate::rules::is_safe_path;
 use crate::sources::error::SourceError;
 use crate::sources::file::{SourceFile, Trust};
@@ -82,6 +83,7 @@ impl FirstUse<'_> {
             }
             answer => answer?,
         };
+        room::check(self.staging.partial(), statement.size)?;
         let fetched = match statement.hash {
             Hash::Sha256(sha256) => {
                 self.compare(file, &sha256)?;

@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use izwi_audio::wav;
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+use crate::turns::{PcmEncoding, PcmInput, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
 use crate::upload::UploadMemory;
 
 /// The most milliseconds of turns that wait to be transcribed: audio may come faster than it is played.
@@ -25,7 +24,6 @@ pub(super) struct Part {
     pub(super) is_final: bool,
     /// Whether the client asked for the end of the turn.
     pub(super) from_finalize: bool,
-    _memory: UploadMemory,
 }
 
 /// The audio received so far, as far as it is needed.
@@ -38,7 +36,6 @@ pub(super) struct LiveAudio {
     turn_start_ms: Option<u64>,
     /// End of what the last interim transcript heard.
     interim_ms: u64,
-    samples: Vec<f32>,
 }
 
 impl LiveAudio {
@@ -54,21 +51,20 @@ impl LiveAudio {
             state: state.clone(),
             input,
             detector: TurnDetector::new(&state.vad(), turns),
-            buffer: StreamBuffer::default(),
+            buffer: StreamBuffer::new(UploadMemory::of_session(state)),
             waiting: VecDeque::new(),
             turn_start_ms: None,
             interim_ms: 0,
-            samples: Vec::new(),
         })
     }
 
     /// Takes audio. Returns when turns began in it, in milliseconds from the start of the stream.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<u64>, ApiError> {
-        self.samples.clear();
-        let decoded = self.input.push(bytes, &mut self.samples);
+        let mut samples = Vec::new();
+        let decoded = self.input.push(bytes, &mut samples);
         decoded.map_err(|error| ApiError::invalid("audio", error.to_string()))?;
-        self.buffer.push(&self.samples);
-        let events = self.detector.push(&self.samples);
+        self.buffer.push(&samples)?;
+        let events = self.detector.push(&samples);
         let mut starts = Vec::new();
         for event in events {
             match event {
@@ -114,12 +110,8 @@ impl LiveAudio {
         is_final: bool,
         from_finalize: bool,
     ) -> Result<Part, ApiError> {
-        let samples = self.buffer.part(start_ms..end_ms);
-        let mut memory = UploadMemory::new(&self.state, 0);
-        memory.take(2 * samples.len())?;
-        let file = wav::to_bytes(&samples, RATE_HZ)
-            .map_err(|error| ApiError::invalid("audio", error.to_string()))?;
-        Ok(Part { start_ms, end_ms, file: file.into(), is_final, from_finalize, _memory: memory })
+        let file = UploadMemory::wav_file(&self.state, self.buffer.part(start_ms..end_ms))?;
+        Ok(Part { start_ms, end_ms, file, is_final, from_finalize })
     }
 
     /// The next whole turn.

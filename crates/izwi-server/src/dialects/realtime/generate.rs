@@ -5,11 +5,12 @@ use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{AudioInput, Engine, FinishReason, RequestId, StreamingOutput};
 
 use super::events::ServerEvent;
-use super::items::{Assistant, Content, Item, Undecoded};
+use super::items::{Assistant, Content, Item, Samples, Undecoded};
 use super::response::{Asked, CancelReason, Ending, Reply, Responding, Transcribing, usage};
 use super::session::{Input, Realtime, emit, new_id};
 use crate::dto::transcription::DurationUsage;
 use crate::error::ApiError;
+use crate::state::AppState;
 use crate::ws::outbox::Outbox;
 use crate::ws::protocol::{Job, Outcome};
 
@@ -21,7 +22,7 @@ impl Realtime {
         let content = Content::Assistant(Assistant::new(asked.config.modality));
         self.items.push(Item { id: item_id.clone(), content });
         self.active = Some((asked.id.clone(), None));
-        let input = decode(engine.clone(), undecoded, self.id.clone()).boxed();
+        let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone()).boxed();
         let reply = Responding {
             asked,
             item_id,
@@ -133,13 +134,18 @@ impl Realtime {
 }
 
 /// Decodes the user's audio for the model.
-async fn decode(engine: Engine, undecoded: Undecoded, session_id: String) -> Result<Input, ApiError> {
+async fn decode(
+    engine: Engine,
+    state: AppState,
+    undecoded: Undecoded,
+    session_id: String,
+) -> Result<Input, ApiError> {
     let mut decoded = Vec::with_capacity(undecoded.len());
     for (item, part, file) in undecoded {
         let samples = engine.decode_message(AudioInput::File(file)).await;
         let id = RequestId::from(session_id.as_str());
         let samples = samples.map_err(|error| ApiError::from_engine(error, &engine.profile().model, &id))?;
-        decoded.push((item, part, samples));
+        decoded.push((item, part, Samples::new(&state, samples)?));
     }
     Ok(Input::Response(decoded))
 }

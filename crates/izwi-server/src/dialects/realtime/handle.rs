@@ -150,7 +150,7 @@ impl Realtime {
         match &mut self.input {
             Some(input) => input.configure(&self.config, limits),
             None => {
-                self.input = Some(InputBuffer::new(self.state.vad(), &self.config, limits)?);
+                self.input = Some(InputBuffer::new(&self.state, &self.config, limits)?);
                 Ok(())
             }
         }
@@ -240,16 +240,15 @@ impl Realtime {
                 "a transcription session takes audio from its buffer only",
             ));
         }
-        let chars = fields.content.iter().flatten().filter_map(|part| part.text.as_deref());
-        let chars = self.chars + chars.map(|text| text.chars().count()).sum::<usize>();
+        let texts = fields.content.iter().flatten().flat_map(|part| [&part.text, &part.transcript]);
+        let chars = self.chars + texts.flatten().map(|text| text.chars().count()).sum::<usize>();
         let limit = self.state.config().max_session_chars;
         if chars > limit {
             let message =
                 format!("the session has more than {limit} characters of text; open another session");
             return Err(ApiError::TooLarge(message).into());
         }
-        let max_chars = self.state.config().max_input_chars;
-        let item = Item::create(fields, new_id("item"), self.config.input_format, max_chars)?;
+        let item = Item::create(fields, new_id("item"), self.config.input_format, &self.state)?;
         let id = item.id.clone();
         self.items.insert(item, previous)?;
         self.chars = chars;

@@ -1,13 +1,14 @@
 //! The input audio buffer of a session: decoding, turn detection, and the audio that is not committed. Knows no event.
 
 use bytes::Bytes;
-use izwi_audio::vad::VadModel;
-use izwi_audio::wav;
+use izwi_audio::pcm;
 
 use super::config::{AudioFormat, SessionConfig};
 use super::events::Refusal;
 use crate::error::ApiError;
+use crate::state::AppState;
 use crate::turns::{PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+use crate::upload::UploadMemory;
 
 /// The shortest audio that can be committed, as in the hosted API.
 const MIN_COMMIT_MS: u64 = 100;
@@ -21,10 +22,10 @@ pub(super) struct Clip {
 }
 
 impl Clip {
-    pub(super) fn new(samples: &[f32]) -> Result<Self, Refusal> {
-        let file = wav::to_bytes(samples, RATE_HZ)
-            .map_err(|error| Refusal::from(ApiError::TooLarge(error.to_string())))?;
-        Ok(Self { file: file.into(), duration_ms: samples.len() as u64 * 1_000 / u64::from(RATE_HZ) })
+    /// The file counts in the memory of all recordings until nothing holds it.
+    fn new(state: &AppState, samples: &[i16]) -> Result<Self, Refusal> {
+        let file = UploadMemory::wav_file(state, samples)?;
+        Ok(Self { file, duration_ms: samples.len() as u64 * 1_000 / u64::from(RATE_HZ) })
     }
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Limits {
 
 #[derive(Debug)]
 pub(super) struct InputBuffer {
-    vad: VadModel,
+    state: AppState,
     format: AudioFormat,
     input: PcmInput,
     detection: Option<TurnOptions>,
@@ -49,15 +50,15 @@ pub(super) struct InputBuffer {
 }
 
 impl InputBuffer {
-    pub(super) fn new(vad: VadModel, config: &SessionConfig, limits: Limits) -> Result<Self, Refusal> {
+    pub(super) fn new(state: &AppState, config: &SessionConfig, limits: Limits) -> Result<Self, Refusal> {
         let format = config.input_format;
         let mut buffer = Self {
-            vad,
+            state: state.clone(),
             format,
             input: input(format)?,
             detection: None,
             detector: None,
-            buffer: StreamBuffer::default(),
+            buffer: StreamBuffer::new(UploadMemory::of_session(state)),
             limits,
         };
         buffer.configure(config, limits)?;
@@ -75,11 +76,12 @@ impl InputBuffer {
         if self.detection != detection {
             // What is kept for the padding of a turn is no audio that the client may commit.
             if self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
-                self.buffer.take();
+                self.buffer.clear();
             }
             self.detection = detection;
             let now_ms = self.buffer.now_ms();
-            self.detector = detection.map(|options| TurnDetector::starting_at(&self.vad, options, now_ms));
+            self.detector =
+                detection.map(|options| TurnDetector::starting_at(&self.state.vad(), options, now_ms));
         }
         self.limits = limits;
         Ok(())
@@ -92,7 +94,7 @@ impl InputBuffer {
     /// Adds audio, and tells the turns that begin and end in it.
     ///
     /// # Errors
-    /// Turns are committed by the client, and more is not committed than may be.
+    /// Turns are committed by the client, and more is not committed than may be, or than there is memory for.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<TurnEvent>, Refusal> {
         let added_ms = bytes.len() as u64 * 1_000
             / (self.format.encoding.sample_bytes() as u64 * u64::from(self.format.rate_hz));
@@ -103,17 +105,17 @@ impl InputBuffer {
         }
         let mut samples = Vec::new();
         self.input.push(bytes, &mut samples).map_err(audio_error)?;
-        self.buffer.push(&samples);
+        self.buffer.push(&samples)?;
         Ok(self.detector.as_mut().map(|detector| detector.push(&samples)).unwrap_or_default())
     }
 
     fn held_ms(&self) -> u64 {
-        self.buffer.len() as u64 * 1_000 / u64::from(RATE_HZ)
+        self.buffer.samples().len() as u64 * 1_000 / u64::from(RATE_HZ)
     }
 
     /// The audio of a turn that was told.
     pub(super) fn turn(&self, start_ms: u64, end_ms: u64) -> Result<Clip, Refusal> {
-        Clip::new(&self.buffer.part(start_ms..end_ms))
+        Clip::new(&self.state, self.buffer.part(start_ms..end_ms))
     }
 
     /// Drops what belongs to no turn that can still be told.
@@ -134,7 +136,7 @@ impl InputBuffer {
         }
         let mut rest = Vec::new();
         self.input.finish(&mut rest).map_err(audio_error)?;
-        self.buffer.push(&rest);
+        self.buffer.push(&rest)?;
         if let Some(detector) = &mut self.detector {
             detector.push(&rest);
             detector.end_turn();
@@ -143,7 +145,10 @@ impl InputBuffer {
         if held_ms < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
-        Clip::new(&self.buffer.take())
+        // Without memory for the clip, the audio stays.
+        let clip = Clip::new(&self.state, self.buffer.samples())?;
+        self.buffer.clear();
+        Ok(clip)
     }
 
     pub(super) fn clear(&mut self) -> Result<(), Refusal> {
@@ -151,7 +156,7 @@ impl InputBuffer {
         if let Some(detector) = &mut self.detector {
             detector.end_turn();
         }
-        self.buffer.take();
+        self.buffer.clear();
         Ok(())
     }
 }
@@ -160,12 +165,13 @@ impl InputBuffer {
 const MAX_HELD_BACK_MS: u64 = 250;
 
 /// Decodes audio that comes with an item.
-pub(super) fn decode_whole(bytes: &[u8], format: AudioFormat) -> Result<Clip, Refusal> {
+pub(super) fn decode_whole(state: &AppState, bytes: &[u8], format: AudioFormat) -> Result<Clip, Refusal> {
     let mut samples = Vec::new();
     let mut input = input(format)?;
     input.push(bytes, &mut samples).map_err(audio_error)?;
     input.finish(&mut samples).map_err(audio_error)?;
-    Clip::new(&samples)
+    let samples: Vec<i16> = samples.iter().map(|sample| pcm::to_i16(*sample)).collect();
+    Clip::new(state, &samples)
 }
 
 fn input(format: AudioFormat) -> Result<PcmInput, Refusal> {

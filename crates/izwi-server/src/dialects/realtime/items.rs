@@ -15,6 +15,8 @@ use super::events::{ItemFields, PartFields, Refusal, audio_bytes};
 use super::input::{Clip, decode_whole};
 use crate::error::ApiError;
 use crate::speech::check_text;
+use crate::state::AppState;
+use crate::upload::UploadMemory;
 use crate::ws::produced::Produced;
 
 /// The most items that are remembered.
@@ -54,9 +56,26 @@ pub(super) enum Source {
     /// As it was committed.
     File(Bytes),
     /// As the model takes it.
-    Decoded(Arc<[f32]>),
+    Decoded(Samples),
     /// It is not needed any more, or the model cannot take it.
     Dropped,
+}
+
+/// Samples that count in the memory of all recordings.
+#[derive(Debug)]
+pub(crate) struct Samples {
+    samples: Arc<[f32]>,
+    _memory: UploadMemory,
+}
+
+impl Samples {
+    /// # Errors
+    /// There is no memory for them.
+    pub(super) fn new(state: &AppState, samples: Arc<[f32]>) -> Result<Self, ApiError> {
+        let mut memory = UploadMemory::new(state, 0);
+        memory.take(size_of_val(&*samples))?;
+        Ok(Self { samples, _memory: memory })
+    }
 }
 
 /// An answer of the model.
@@ -126,7 +145,7 @@ impl Item {
         fields: ItemFields,
         new_id: String,
         format: AudioFormat,
-        max_chars: usize,
+        state: &AppState,
     ) -> Result<Self, Refusal> {
         if fields.kind != "message" {
             let what = format!("it is '{}'; only messages are", excerpt(&fields.kind));
@@ -144,8 +163,8 @@ impl Item {
         }
         let of_assistant = fields.role.as_deref() == Some("assistant");
         let parts = parts.into_iter().map(|part| match of_assistant {
-            true => Part::tell(part, max_chars),
-            false => Part::create(part, format, max_chars),
+            true => Part::tell(part, state.config().max_input_chars),
+            false => Part::create(part, format, state),
         });
         let content = match fields.role.as_deref() {
             Some("user") => Content::User(parts.collect::<Result<_, _>>()?),
@@ -222,7 +241,8 @@ impl Item {
 }
 
 impl Part {
-    fn create(fields: PartFields, format: AudioFormat, max_chars: usize) -> Result<Self, Refusal> {
+    fn create(fields: PartFields, format: AudioFormat, state: &AppState) -> Result<Self, Refusal> {
+        let max_chars = state.config().max_input_chars;
         let missing = |param: &str| Refusal::invalid(param, format!("{param} is missing; it is required"));
         match fields.kind.as_deref() {
             Some("input_text") => {
@@ -232,8 +252,13 @@ impl Part {
             }
             Some("input_audio") => {
                 let audio = fields.audio.ok_or_else(|| missing("item.content.audio"))?;
-                let Clip { file, duration_ms } = decode_whole(&audio_bytes(&audio)?, format)?;
-                Ok(Self::Audio { source: Source::File(file), duration_ms, transcript: fields.transcript })
+                // An empty one says that there is none.
+                let transcript = fields.transcript.filter(|text| !text.is_empty());
+                if let Some(text) = &transcript {
+                    check_text("item.content.transcript", text, max_chars)?;
+                }
+                let Clip { file, duration_ms } = decode_whole(state, &audio_bytes(&audio)?, format)?;
+                Ok(Self::Audio { source: Source::File(file), duration_ms, transcript })
             }
             Some(other) => {
                 let what = format!("it is '{}'; use input_text or input_audio", excerpt(other));
@@ -298,7 +323,7 @@ pub(super) struct Context {
 /// Audio to decode for the model: which part of which item.
 pub(super) type Undecoded = Vec<(String, usize, Bytes)>;
 /// As [`Undecoded`], decoded.
-pub(super) type Decoded = Vec<(String, usize, Arc<[f32]>)>;
+pub(super) type Decoded = Vec<(String, usize, Samples)>;
 
 impl Items {
     pub(super) fn is_empty(&self) -> bool {
@@ -413,7 +438,7 @@ impl Items {
     }
 
     pub(super) fn set_decoded(&mut self, decoded: Decoded) {
-        let mut decoded: HashMap<(String, usize), Arc<[f32]>> =
+        let mut decoded: HashMap<(String, usize), Samples> =
             decoded.into_iter().map(|(id, index, samples)| ((id, index), samples)).collect();
         for item in &mut self.items {
             let Content::User(parts) = &mut item.content else { continue };
@@ -510,7 +535,7 @@ impl Part {
         match self {
             Self::Text(text) => Some(Message::Text(text.clone())),
             Self::Audio { source: Source::Decoded(samples), .. } => {
-                Some(Message::Recording(Arc::clone(samples)))
+                Some(Message::Recording(Arc::clone(&samples.samples)))
             }
             Self::Audio { .. } => None,
         }

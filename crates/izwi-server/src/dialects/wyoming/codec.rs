@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::ws::Message;
@@ -9,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{Sink, SinkExt, StreamExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use super::event::Header;
@@ -101,14 +103,22 @@ impl Encoder<Bytes> for EventCodec {
 /// Divides a stream into its halves.
 pub(super) fn split(stream: TcpStream, max_bytes: usize) -> (EventSink, Events) {
     let (sink, events) = Framed::new(stream, EventCodec::new(max_bytes)).split();
-    (EventSink { sink, is_closing: false }, events)
+    (EventSink { sink, closing: Arc::default(), is_closing: false }, events)
 }
 
 /// The sending half of a connection. Binary messages are events, a close message ends the half, and others do not exist
 /// in this protocol and are dropped.
 pub(super) struct EventSink {
     sink: SplitSink<Framed<TcpStream, EventCodec>, Bytes>,
+    closing: Arc<Notify>,
     is_closing: bool,
+}
+
+impl EventSink {
+    /// Told once, when the half is being closed.
+    pub(super) fn closing(&self) -> Arc<Notify> {
+        Arc::clone(&self.closing)
+    }
 }
 
 impl Sink<Message> for EventSink {
@@ -123,6 +133,7 @@ impl Sink<Message> for EventSink {
             Message::Binary(event) => self.sink.start_send_unpin(event).map_err(CodecError::into_axum),
             Message::Close(_) => {
                 self.is_closing = true;
+                self.closing.notify_one();
                 Ok(())
             }
             Message::Text(_) | Message::Ping(_) | Message::Pong(_) => Ok(()),

@@ -41,6 +41,7 @@ pub(crate) async fn serve(state: AppState, stream: TcpStream, place: Place) {
     };
     let Some(first) = first else { return };
     place.upgrade();
+    let closing = sink.closing();
     match state.admit_session() {
         Ok(permit) => {
             let incoming = stream::iter([first]).chain(events);
@@ -48,7 +49,17 @@ pub(crate) async fn serve(state: AppState, stream: TcpStream, place: Place) {
             let id = RequestId::random();
             let record = RequestRecord::of_session(state.config(), id.clone(), "wyoming", place.peer);
             let session = ws::serve::<Wyoming>(state, id, Socket::new(sink, messages), permit, ());
-            record::within(Some(record), session).await;
+            // A client that does not close its half keeps the place from nobody.
+            let displaced = async {
+                closing.notified().await;
+                place.end();
+                place.evicted().await;
+            };
+            tokio::select! {
+                biased;
+                () = record::within(Some(record), session) => {}
+                () = displaced => {}
+            }
         }
         Err(error) => {
             error.count();

@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use izwi_audio::wav;
+use izwi_audio::wav::{self, HEADER_BYTES};
 
 use super::event::AudioFormat;
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::upload::UploadMemory;
 
-/// Bytes of a WAV header, and of a kept sample.
-const HEADER_BYTES: usize = 44;
+/// Bytes of a kept sample.
 const SAMPLE_BYTES: usize = 2;
 
 /// The chunks received so far.
@@ -69,12 +68,12 @@ impl Recording {
         Ok(())
     }
 
-    /// The recording as a WAV file, and the memory it takes.
-    pub(super) fn finish(self) -> (Bytes, UploadMemory) {
+    /// The recording as a WAV file, which counts as the recording did.
+    pub(super) fn finish(self) -> Result<Bytes, ApiError> {
         let Self { mut file, memory, format, .. } = self;
         let bytes = u32::try_from(file.len() - HEADER_BYTES).unwrap_or(u32::MAX);
         file[..HEADER_BYTES].copy_from_slice(&wav::header(format.rate_hz, bytes));
-        (file.into(), memory)
+        memory.into_file(file)
     }
 }
 

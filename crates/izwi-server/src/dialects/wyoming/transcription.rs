@@ -12,7 +12,7 @@ use crate::extract::non_blank;
 use crate::registry::Lease;
 use crate::transcript_format::AsrTask;
 use crate::transcription::{CheckedRequest, TextDeltas};
-use crate::upload::{self, UploadMemory};
+use crate::upload;
 use crate::ws::outbox::Outbox;
 
 /// The most characters of names and terms that become the prompt. A prompt takes room that the transcript needs.
@@ -25,7 +25,6 @@ pub(super) struct Transcription {
     language: Option<String>,
     deltas: TextDeltas,
     has_started: bool,
-    _memory: UploadMemory,
 }
 
 impl Transcription {
@@ -47,8 +46,7 @@ impl Transcription {
             },
             AsrTask::Transcribe,
         )?;
-        let (file, memory) = recording.finish();
-        let recording = upload::Recording { audio: AudioInput::File(file), param: "audio" };
+        let recording = upload::Recording { audio: AudioInput::File(recording.finish()?), param: "audio" };
         let request = checked.request(recording, &engine)?;
         Ok(Self {
             engine,
@@ -56,7 +54,6 @@ impl Transcription {
             language,
             deltas: TextDeltas::default(),
             has_started: false,
-            _memory: memory,
         })
     }
 

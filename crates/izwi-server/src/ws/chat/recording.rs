@@ -3,19 +3,32 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use izwi_audio::wav;
+use izwi_audio::wav::{self, HEADER_BYTES};
 
 use crate::error::ApiError;
+use crate::upload::UploadMemory;
 
 /// The pieces received so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recording {
-    pcm: Vec<u8>,
+    /// Room for the header, then the samples; empty without any.
+    file: Vec<u8>,
+    memory: UploadMemory,
     /// It is too long, and its samples were dropped.
     is_too_long: bool,
 }
 
 impl Recording {
+    /// An empty recording that counts in `memory`.
+    pub(super) fn new(memory: UploadMemory) -> Self {
+        Self { file: Vec::new(), memory, is_too_long: false }
+    }
+
+    /// Drops what was recorded.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.memory.fresh());
+    }
+
     /// Appends a piece. A recording longer than `longest` is dropped, and so are its further pieces until
     /// [`take`](Self::take).
     pub(super) fn push(&mut self, pcm: &[u8], rate_hz: u32, longest: Duration) -> Result<(), ApiError> {
@@ -27,27 +40,36 @@ impl Recording {
             return Ok(());
         }
         let limit = (longest.as_secs_f64() * f64::from(rate_hz)) as usize * 2;
-        if self.pcm.len() + pcm.len() > limit {
-            *self = Self { pcm: Vec::new(), is_too_long: true };
+        let length = self.file.len().max(HEADER_BYTES) + pcm.len();
+        if length > HEADER_BYTES + limit {
+            self.clear();
+            self.is_too_long = true;
             return Err(too_long(longest));
         }
-        self.pcm.extend_from_slice(pcm);
+        if length > self.file.capacity() {
+            let capacity = length + length / 4;
+            self.memory.resize(capacity)?;
+            self.file.reserve_exact(capacity - self.file.len());
+        }
+        self.file.resize(self.file.len().max(HEADER_BYTES), 0);
+        self.file.extend_from_slice(pcm);
         Ok(())
     }
 
     /// The recording as a WAV file; the next one begins.
     pub(super) fn take(&mut self, rate_hz: u32, longest: Duration) -> Result<Bytes, ApiError> {
-        let Self { pcm, is_too_long } = std::mem::take(self);
+        let next = Self::new(self.memory.fresh());
+        let Self { mut file, memory, is_too_long } = std::mem::replace(self, next);
         if is_too_long {
             return Err(too_long(longest));
         }
-        if pcm.is_empty() {
+        if file.len() <= HEADER_BYTES {
             return Err(empty());
         }
-        let bytes = u32::try_from(pcm.len()).unwrap_or(u32::MAX);
-        let mut file = wav::header(rate_hz, bytes).to_vec();
-        file.extend_from_slice(&pcm);
-        Ok(file.into())
+        let bytes = u32::try_from(file.len() - HEADER_BYTES).unwrap_or(u32::MAX);
+        file[..HEADER_BYTES].copy_from_slice(&wav::header(rate_hz, bytes));
+        file.shrink_to_fit();
+        memory.into_file(file)
     }
 }
 
@@ -62,12 +84,17 @@ fn too_long(longest: Duration) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     #[test]
     fn pieces_are_joined_and_a_recording_too_long_is_dropped_whole() {
         let longest = Duration::from_secs(1);
-        let mut recording = Recording::default();
+        let room = Arc::new(Semaphore::new(2));
+        let mut recording = Recording::new(UploadMemory::of(Arc::clone(&room), 0));
         assert_eq!(recording.take(10, longest).unwrap_err().param(), Some("audio"));
         assert_eq!(recording.push(&[1], 10, longest).unwrap_err().param(), Some("audio"));
         recording.push(&[1, 0], 10, longest).unwrap();
@@ -78,6 +105,16 @@ mod tests {
         recording.push(&[0; 2], 10, longest).unwrap();
         assert_eq!(recording.take(10, longest).unwrap_err().code(), "too_large");
         recording.push(&[0; 2], 10, longest).unwrap();
-        assert_eq!(recording.take(10, longest).unwrap().len(), 46);
+        let file = recording.take(10, longest).unwrap();
+        assert_eq!((file.len(), room.available_permits()), (46, 1), "its file counts");
+        let longest = Duration::from_secs(1_000);
+        assert_eq!(recording.push(&[0; 2_000], 10, longest).unwrap_err().code(), "overloaded");
+        assert_eq!(
+            recording.take(10, longest).unwrap_err().param(),
+            Some("audio"),
+            "nothing of it was taken"
+        );
+        drop(file);
+        assert_eq!(room.available_permits(), 2);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use bytes::Bytes;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_core::engine::{EngineCoreRequest, GenerationParams, LiveWindow, Priority, TranscriptionOptions};
 use izwi_types::{excerpt, languages};
@@ -74,7 +75,7 @@ impl Setup {
     /// The engine's request for a window.
     pub(super) fn request(
         &self,
-        file: Vec<u8>,
+        file: Bytes,
         window: LiveWindow,
         context: String,
         language: Option<String>,
