@@ -7,6 +7,8 @@ import { Waveform } from "./waveform.js";
 import { has, models, state, tellMissing, voices } from "./service.js";
 
 let session = null;
+// What the server told of the text: shown again once it is spoken.
+let warnings = [];
 let wave;
 let words = [];
 let file = null;
@@ -68,6 +70,11 @@ function light(playedMs) {
   }
 }
 
+function showWarnings() {
+  $("speak-warning").hidden = !warnings.length;
+  say($("speak-warning"), warnings.join(". "));
+}
+
 function setFile(pieces) {
   const link = $("speak-save");
   if (file) URL.revokeObjectURL(file);
@@ -93,8 +100,13 @@ async function begin() {
   $("speak-stop").disabled = false;
   say($("speak-status"), "Generating");
   let length = 0;
+  warnings = [];
+  showWarnings();
+  // Stop may be asked for before there is a connection.
+  let isStopped = false;
+  session = { stop: () => (isStopped = true) };
   try {
-    session = await speak(chosen, {
+    const begun = await speak(chosen, {
       audio(samples) {
         length += samples.length;
         wave.push(samples);
@@ -123,9 +135,18 @@ async function begin() {
         $("speak-underruns").textContent = String(underruns);
         light(playedMs);
       },
-      warning: (text) => say($("speak-status"), text),
+      warning(text) {
+        warnings.push(text);
+        showWarnings();
+      },
+      holding(leftMs) {
+        $("speak-now").hidden = leftMs <= 0;
+        if (leftMs > 0) say($("speak-status"), `Waiting until it plays without gaps, ${Math.ceil(leftMs / 1000)} s`);
+      },
     });
-    const result = await session.done;
+    session = begun;
+    if (isStopped) begun.stop();
+    const result = await begun.done;
     $("speak-rtf").textContent = factor(result.rtf);
     setFile(result.pieces);
     say($("speak-status"), result.interrupted ? "Stopped" : `Done: ${seconds(result.duration_s)} of audio`);
@@ -136,6 +157,7 @@ async function begin() {
     session = null;
     $("speak-go").disabled = !has("tts");
     $("speak-stop").disabled = true;
+    $("speak-now").hidden = true;
   }
 }
 
@@ -150,5 +172,6 @@ export function start() {
     if (!session) begin();
   });
   $("speak-stop").addEventListener("click", () => session?.stop());
+  $("speak-now").addEventListener("click", () => session?.playNow?.());
   state.changed.addEventListener("change", refresh);
 }

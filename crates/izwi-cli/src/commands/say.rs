@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_core::engine::Engine;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_hub::VoiceStore;
+use izwi_hub::Store;
+use izwi_types::TextNotes;
 use serde::Serialize;
 
 use crate::engine::{Loaded, incomplete, millis};
@@ -71,6 +72,8 @@ struct Report {
     /// The same text with this seed gives the same bytes.
     seed: u64,
     finish_reason: &'static str,
+    /// What the model says otherwise than it is written.
+    warnings: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
 
-    let job = Job { args, target, player, voices: store.voices() };
+    let job = Job { args, target, player, store: &store };
     engine::run_model(config, remote, async |loaded| job.run(loaded, text).await)
 }
 
@@ -104,18 +107,21 @@ struct Job<'a> {
     args: &'a Args,
     target: Target,
     player: Option<Player>,
-    voices: &'a VoiceStore,
+    store: &'a Store,
 }
 
 impl Job<'_> {
     async fn run(&self, loaded: Loaded, text: String) -> Result<()> {
         let Loaded { engine, mut interrupt, load_time } = loaded;
-        let request = self.args.options.request(&engine, self.voices, text)?;
+        let request = self.args.options.request(&engine, self.store.voices(), text)?;
         let mut live = self.start_streams(engine.profile().info.sample_rate_hz)?;
         let is_passed_on = self.args.stream || (self.target == Target::None && live.playing.is_some());
         let keep = !is_passed_on || matches!(self.target, Target::File(_));
         let on_chunk = async |samples: &[f32]| live.write(samples).await;
-        let speech = synthesis::synthesize(&engine, request, &mut interrupt, keep, on_chunk).await?;
+        let mut warnings = Vec::new();
+        let on_notes = |notes: &TextNotes| warnings = self.warn(&engine, notes);
+        let speech =
+            synthesis::synthesize(&engine, request, &mut interrupt, keep, on_notes, on_chunk).await?;
 
         match &self.target {
             Target::File(path) => sink::write_audio(path, &speech.samples, speech.sample_rate_hz)?,
@@ -134,7 +140,18 @@ impl Job<'_> {
             }
             (None, None) => {}
         }
-        self.report(&engine, &speech, load_time)
+        self.report(&engine, &speech, load_time, warnings)
+    }
+
+    /// Tells what the model says otherwise than it is written, and returns the sentences.
+    fn warn(&self, engine: &Engine, notes: &TextNotes) -> Vec<String> {
+        let model = &engine.profile().model;
+        let notes = notes.sentences(model, |language| self.store.speaker_hint(language));
+        let sentences: Vec<String> = notes.into_iter().map(|note| note.message).collect();
+        for sentence in &sentences {
+            output::status(&format!("warning: {sentence}"));
+        }
+        sentences
     }
 
     /// Starts the streams that receive audio while it is generated.
@@ -146,7 +163,13 @@ impl Job<'_> {
         Ok(LiveStreams { stdout: stdout.transpose()?, playing: playing.transpose()? })
     }
 
-    fn report(&self, engine: &Engine, speech: &Speech, load_time: Duration) -> Result<()> {
+    fn report(
+        &self,
+        engine: &Engine,
+        speech: &Speech,
+        load_time: Duration,
+        warnings: Vec<String>,
+    ) -> Result<()> {
         let stats = &speech.stats;
         let seconds = stats.audio_duration.as_secs_f64();
         let ttfa_ms = stats.time_to_first_audio.map(millis);
@@ -172,6 +195,7 @@ impl Job<'_> {
                 load_ms: millis(load_time),
                 seed: stats.seed,
                 finish_reason: stats.finish_reason.label(),
+                warnings,
             });
         }
         let first = ttfa_ms.map_or_else(String::new, |ttfa| format!(", first audio after {ttfa:.0} ms"));

@@ -3,7 +3,9 @@
 //! Must not know queues or the state of the engine.
 
 mod audio_input;
+mod foreign;
 mod intake;
+mod markup;
 mod processor;
 mod text_input;
 mod voice_input;

@@ -75,13 +75,17 @@ impl Source {
     }
 
     /// Whether it is the hub.
-    pub(crate) fn is_hub(&self) -> bool {
+    pub fn is_hub(&self) -> bool {
         matches!(self, Self::Hub(_))
     }
 
     /// Size of the download in bytes; `None` where only the hub states it.
     pub fn bytes(&self) -> Option<u64> {
-        self.files().iter().map(|file| file.trust.is_none().then_some(file.size)).sum()
+        let files = || self.files().iter().map(|file| file.trust.is_none().then_some(file.size)).sum();
+        match self {
+            Self::Hub(_) => files(),
+            Self::Package(packages) => packages.archive_bytes().or_else(files),
+        }
     }
 
     /// The files it gives.

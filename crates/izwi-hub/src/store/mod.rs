@@ -148,6 +148,28 @@ impl Store {
         self.manifests().iter().map(status).collect()
     }
 
+    /// A model that speaks a language, and whether it is installed: an installed one, else the one with the smallest known
+    /// download.
+    pub fn speaker_of(&self, language: &str) -> Option<(&str, bool)> {
+        let speaks = |manifest: &Manifest| {
+            manifest.tasks.contains(&Task::Tts)
+                && manifest.language_codes().iter().any(|code| code == language)
+        };
+        let size = |status: &ModelStatus<'_>| status.manifest.download_bytes().unwrap_or(u64::MAX);
+        let speakers = self.list().into_iter().filter(|status| speaks(status.manifest));
+        let best = speakers.min_by_key(|status| (!status.installed, size(status)))?;
+        Some((&best.manifest.name, best.installed))
+    }
+
+    /// What to do about a text in a language that a model does not speak: the words of a hint.
+    pub fn speaker_hint(&self, language: &str) -> String {
+        match self.speaker_of(language) {
+            Some((name, true)) => format!("'{name}', which is installed, does"),
+            Some((name, false)) => format!("`izwi pull {name}` installs a model that does"),
+            None => "no model that can be pulled does".to_owned(),
+        }
+    }
+
     /// The folder of an installed model. Checks the lengths of the files, not their contents.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::ws::Message;
 use bytes::Bytes;
 use izwi_core::engine::{Emission, FinishReason, RequestId, RequestStats, SpokenWord, StreamingOutput};
+use izwi_types::TextNotes;
 
 use super::chat::Chat;
 use super::outbox::Outbox;
@@ -218,7 +219,7 @@ impl<P: Protocol> Session<P> {
             is_final: false,
             stats: None,
             prediction: None,
-            unspoken: String::new(),
+            notes: TextNotes::default(),
         };
         generation.chunks += 1;
         generation.samples = end;

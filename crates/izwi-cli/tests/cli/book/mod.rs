@@ -51,6 +51,7 @@ macro_rules! pages {
 
 pages! {
     readme: "README.md" => ["transcript: Nothing that you say here leaves your desk."];
+    choosing: "docs/choosing.md" => ["whisper-large-v3-turbo", "amiable himself"];
     conversations: "docs/conversations.md" => [];
     deepgram: "docs/deepgram.md" => ["\"transcript\":\"Hello"];
     dictating: "docs/dictating.md" => ["for your country", "session.done"];
@@ -59,6 +60,8 @@ pages! {
     installation: "docs/installation.md" => [];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
+    obs: "docs/obs.md" => [];
+    ollama: "docs/ollama.md" => ["samples of speech"];
     openai: "docs/openai.md" => ["Hello"];
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
@@ -66,10 +69,18 @@ pages! {
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     replicas_page: "docs/replicas.md" => ["x-izwi-instance: izwi-0"];
     ray: "docs/ray.md" => [];
+    raspberry_pi: "docs/raspberry-pi.md" => ["small computer"];
+    samples: "docs/samples.md" => [];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
-    speaking: "docs/speaking.md" => [];
+    speaking: "docs/speaking.md" => [
+        "markup has no effect and is not spoken: <speak> <break time=\"1s\"/> </speak>",
+        "cannot pronounce '你好'",
+        "the text has Chinese, which hibari does not speak"
+    ];
+    troubleshooting: "docs/troubleshooting.md" => [];
+    vscode: "docs/vscode.md" => [];
     voices: "docs/voices.md" => ["anna"];
 }
 

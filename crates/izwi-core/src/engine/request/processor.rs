@@ -9,11 +9,13 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
-    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn, Voice,
-    VoiceRecording, VoiceReference, Work, check_finite, excerpt,
+    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, TextNotes, Turn,
+    Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt,
 };
 
+use super::foreign;
 use super::intake::AudioIntake;
+use super::markup;
 use super::voice_input;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
@@ -53,8 +55,8 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) max_tokens: usize,
     /// Duration of the recording to transcribe, for ASR.
     pub(in crate::engine) recording: Option<Duration>,
-    /// Characters of the text that the model leaves out.
-    pub(in crate::engine) unspoken: String,
+    /// What the model says otherwise than it is written.
+    pub(in crate::engine) notes: TextNotes,
 }
 
 impl AdmissibleRequest {
@@ -76,6 +78,7 @@ pub(in crate::engine) struct ReadableRequest {
     seed: u64,
     max_tokens: usize,
     text_input: Option<TextInput>,
+    notes: TextNotes,
     decoded: DecodedInput,
 }
 
@@ -128,7 +131,7 @@ impl RequestProcessor {
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
     ) -> Result<ReadableRequest> {
-        self.take_text(&mut request)?;
+        let notes = self.take_text(&mut request)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
@@ -154,6 +157,7 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             text_input,
+            notes,
             decoded,
         })
     }
@@ -166,6 +170,7 @@ impl RequestProcessor {
         let DecodedInput { input, recording, .. } = request.decoded;
         let mut prepared = self.preparer.prepare(&input)?;
         let unspoken = std::mem::take(&mut prepared.unspoken);
+        let notes = TextNotes { unspoken, ..request.notes };
         let max_tokens = request.max_tokens;
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
         Ok(AdmissibleRequest {
@@ -182,7 +187,7 @@ impl RequestProcessor {
             prompt_tokens,
             max_tokens,
             recording,
-            unspoken,
+            notes,
         })
     }
 
@@ -191,23 +196,45 @@ impl RequestProcessor {
         Arc::clone(&self.preparer)
     }
 
-    /// Moves the text that has arrived so far into the request. An input that has ended is complete text.
-    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<()> {
-        let Some(input) = &request.text_input else { return Ok(()) };
+    /// Moves the text that has arrived so far into the request, and leaves markup out. An input that has ended is complete
+    /// text.
+    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<TextNotes> {
+        if request.task_type != Task::Tts && request.text_input.is_none() {
+            return Ok(TextNotes::default());
+        }
+        let markup = match (&request.text_input, &mut request.text) {
+            (Some(_), _) => self.take_open_text(request)?,
+            (None, Some(text)) if text.len() <= MAX_TEXT_CHARS * 4 => {
+                let (plain, found) = markup::strip(text, self.profile.info.times_words);
+                check_plain(&plain, &found)?;
+                *text = plain;
+                found
+            }
+            (None, _) => Vec::new(),
+        };
+        let foreign =
+            foreign::languages(request.text.as_deref().unwrap_or_default(), &self.profile.languages);
+        Ok(TextNotes { markup, foreign, ..TextNotes::default() })
+    }
+
+    /// Moves the text of an input that has arrived so far into the request. Returns the markup that was left out.
+    fn take_open_text(&self, request: &mut EngineCoreRequest) -> Result<Vec<String>> {
+        let Some(input) = &request.text_input else { return Ok(Vec::new()) };
         if !self.profile.info.appends_text || request.task_type != Task::Tts {
             let model = &self.profile.model;
             let message = format!("model '{model}' takes a text as a whole; send it without a text input");
             return Err(EngineError::invalid("input", message));
         }
-        let (text, is_complete) = input.take_pending();
-        request.text.get_or_insert_default().push_str(&text);
+        let (text, is_complete) = input.take_pending(request.text.as_deref().unwrap_or_default());
+        let markup = input.take_markup();
+        request.text = Some(text);
         if is_complete {
             request.text_input = None;
             // As the text would have been spoken, had its end come later.
             request.streams_text = Some(true);
             request.text = request.text.take().map(|text| text.trim_end().to_owned());
         }
-        Ok(())
+        Ok(markup)
     }
 
     fn speak_input(
@@ -513,6 +540,18 @@ impl RequestProcessor {
         params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)
     }
+}
+
+/// Refuses a text of which nothing but markup was there.
+fn check_plain(plain: &str, markup: &[String]) -> Result<()> {
+    if plain.trim().is_empty() && !markup.is_empty() {
+        let message = format!(
+            "input is markup alone: {}; it is not spoken, send the words",
+            excerpt(&markup.join(" "))
+        );
+        return Err(EngineError::invalid("input", message));
+    }
+    Ok(())
 }
 
 /// Samples of the recordings in a turn.
