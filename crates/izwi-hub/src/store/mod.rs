@@ -148,8 +148,8 @@ impl Store {
         self.manifests().iter().map(status).collect()
     }
 
-    /// A model that speaks a language, and whether it is installed: an installed one, else the one with the smallest known
-    /// download.
+    /// A model that speaks a language, and whether it is installed: an installed one before others, one with voices of its own
+    /// before one that needs a recording, then the one with the smallest known download.
     pub fn speaker_of(&self, language: &str) -> Option<(&str, bool)> {
         let speaks = |manifest: &Manifest| {
             manifest.tasks.contains(&Task::Tts)
@@ -157,7 +157,8 @@ impl Store {
         };
         let size = |status: &ModelStatus<'_>| status.manifest.download_bytes().unwrap_or(u64::MAX);
         let speakers = self.list().into_iter().filter(|status| speaks(status.manifest));
-        let best = speakers.min_by_key(|status| (!status.installed, size(status)))?;
+        let best =
+            speakers.min_by_key(|status| (!status.installed, status.manifest.clones_voices, size(status)))?;
         Some((&best.manifest.name, best.installed))
     }
 

@@ -112,6 +112,26 @@ fn commands_within_the_text_parse() {
     }
 }
 
+#[test]
+fn stated_downloads_are_those_of_the_manifests() {
+    let izwi = crate::Izwi::alone();
+    let output = izwi.run(&["list", "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let megabytes = |bytes: &serde_json::Value| format!("{:.1} MB", bytes.as_f64().unwrap() / 1e6);
+    let flat = |page: &str| {
+        let text = fs::read_to_string(repository().join(page)).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for name in ["hibari", "whisper-base"] {
+        let model = listed.iter().find(|model| model["name"] == name).unwrap();
+        let (hub, mirror) = (megabytes(&model["download_bytes"]), megabytes(&model["mirror_bytes"]));
+        let stated = format!("({hub} from the hub, or {mirror} from a mirror)");
+        for page in ["README.md", "docs/quick-start.md"] {
+            assert!(flat(page).contains(&stated), "{page} does not say {stated} of {name}");
+        }
+    }
+}
+
 fn read(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(repository().join(page)).unwrap();
     blocks::blocks(&text).map_err(|fault| format!("{page}: {fault}")).unwrap()

@@ -20,55 +20,34 @@ const MARKUP: &str = r#"(?xi)
     |</?[psw]\s*/?>
     |<!--(?:[^-]|-[^-])*-->
     |<[?!][a-z\[][^<>]*>
-    |\[\s*(?:pause|break|silence)(?:[\s:=,]+[\d.,]+)?\s*(?:ms|s|sec|secs|seconds?)?\s*\]"#;
+    |\[\s*(?:pause|break|silence)(?:[\s:=,]+[\d.,]+)?\s*(?:ms|s|sec|secs|seconds?)?\s*\]
+    # A tag at the end that nothing closes.
+    |<(?:speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)\s[^<>]*$"#;
 
-/// An SSML tag at the end that nothing closes.
-const CUT_OFF: &str =
-    r"(?i)<(?:speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)\s[^<>]*$";
-
-static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(MARKUP));
-static CUT: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(CUT_OFF));
-
-fn compiled(pattern: &str) -> Option<Regex> {
-    Regex::new(pattern).inspect_err(|error| tracing::error!(%error, "markup is not left out")).ok()
-}
+static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let compiled = Regex::new(MARKUP);
+    compiled.inspect_err(|error| tracing::error!(%error, "markup is not left out")).ok()
+});
 
 /// A text without its markup, and the marks that were left out, each once.
 ///
 /// `keeps_places` puts as many spaces in their place, so that offsets of words stay those of the written text.
 pub(super) fn strip(text: &str, keeps_places: bool) -> (String, Vec<String>) {
-    let mut found = Vec::new();
-    let plain = without(&PATTERN, text, keeps_places, &mut found);
-    (without(&CUT, &plain, keeps_places, &mut found), found)
-}
-
-fn without(pattern: &Option<Regex>, text: &str, keeps_places: bool, found: &mut Vec<String>) -> String {
-    let Some(pattern) = pattern else { return text.to_owned() };
-    let mut plain = String::with_capacity(text.len());
-    let mut copied = 0;
-    for mark in pattern.find_iter(text) {
-        plain.push_str(&text[copied..mark.start()]);
-        copied = mark.end();
-        if keeps_places {
-            plain.extend(std::iter::repeat_n(' ', mark.len()));
-        } else if !plain.is_empty() && !plain.ends_with(char::is_whitespace) {
-            // Words on both sides of a break stay two.
-            plain.push(' ');
-        }
-        let shown = excerpt(mark.as_str());
-        if found.len() < MAX_FOUND && !found.contains(&shown) {
-            found.push(shown);
-        }
-    }
-    plain + &text[copied..]
+    let mut filter = Filter { keeps_places, ..Filter::default() };
+    (filter.push(text, true), filter.found)
 }
 
 /// Leaves markup out of a text that arrives in pieces: a mark may be cut anywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter {
+    keeps_places: bool,
     /// The beginning of what may be a mark.
     held: String,
     found: Vec<String>,
+    /// The last character that was passed on.
+    last: Option<char>,
+    /// Whether a mark came behind it.
+    is_behind_mark: bool,
 }
 
 impl Filter {
@@ -77,18 +56,47 @@ impl Filter {
         let text = std::mem::take(&mut self.held) + piece;
         let end = if is_last { text.len() } else { open_mark(&text).unwrap_or(text.len()) };
         text[end..].clone_into(&mut self.held);
-        let (plain, found) = strip(&text[..end], false);
-        for mark in found {
-            if self.found.len() < MAX_FOUND && !self.found.contains(&mark) {
-                self.found.push(mark);
-            }
+        let mut plain = String::with_capacity(end);
+        let mut copied = 0;
+        for mark in PATTERN.iter().flat_map(|pattern| pattern.find_iter(&text[..end])) {
+            self.pass(&text[copied..mark.start()], &mut plain);
+            copied = mark.end();
+            self.leave_out(mark.as_str(), &mut plain);
         }
+        self.pass(&text[copied..end], &mut plain);
         plain
     }
 
     /// The marks since the last call.
     pub(super) fn take_found(&mut self) -> Vec<String> {
         std::mem::take(&mut self.found)
+    }
+
+    /// Passes text on. Words on both sides of a mark stay two.
+    fn pass(&mut self, text: &str, plain: &mut String) {
+        let text = match self.last {
+            None if self.is_behind_mark && !self.keeps_places => text.trim_start(),
+            _ => text,
+        };
+        let Some(first) = text.chars().next() else { return };
+        let joins = self.last.is_some_and(|last| !last.is_whitespace()) && !first.is_whitespace();
+        if self.is_behind_mark && joins && !self.keeps_places {
+            plain.push(' ');
+        }
+        plain.push_str(text);
+        self.last = text.chars().next_back();
+        self.is_behind_mark = false;
+    }
+
+    fn leave_out(&mut self, mark: &str, plain: &mut String) {
+        if self.keeps_places {
+            plain.extend(std::iter::repeat_n(' ', mark.len()));
+        }
+        self.is_behind_mark = true;
+        let shown = excerpt(mark);
+        if self.found.len() < MAX_FOUND && !self.found.contains(&shown) {
+            self.found.push(shown);
+        }
     }
 }
 
@@ -119,18 +127,16 @@ mod tests {
 
     #[test]
     fn ssml_and_pauses_are_left_out_and_told_once() {
-        check("<speak>Hello there.</speak>", "Hello there. ", &["<speak>", "</speak>"]);
+        check("<speak>Hello there.</speak>", "Hello there.", &["<speak>", "</speak>"]);
         check("One<break time=\"1s\"/>two.", "One two.", &["<break time=\"1s\"/>"]);
-        check("A [pause]b[PAUSE 2s]c", "A b c", &["[pause]", "[PAUSE 2s]"]);
+        check("A [pause] b [PAUSE 2s]c", "A  b c", &["[pause]", "[PAUSE 2s]"]);
         check("d [pause: 500ms]", "d ", &["[pause: 500ms]"]);
-        check(
-            "<?xml version=\"1.0\"?><!-- a note --><speak version='1.1'>Yes",
-            "Yes",
-            &["<?xml version=\"1.0\"?>", "<!-- a note -->", "<speak version='1.1'>"],
-        );
-        check("<prosody rate=\"slow\">Slow</prosody>", "Slow ", &["<prosody rate=\"slow\">", "</prosody>"]);
+        let marks = ["<?xml version=\"1.0\"?>", "<!-- a note -->", "<speak version='1.1'>"];
+        check("<?xml version=\"1.0\"?><!-- a note --><speak version='1.1'> Yes", "Yes", &marks);
+        check("<prosody rate=\"slow\">Slow</prosody>", "Slow", &["<prosody rate=\"slow\">", "</prosody>"]);
         check("<mstts:express-as style=\"sad\">Oh.", "Oh.", &["<mstts:express-as style=\"sad\">"]);
         check("Cut <break time=\"1", "Cut ", &["<break time=\"1"]);
+        check("a</s><s>b", "a b", &["</s>", "<s>"]);
     }
 
     #[test]

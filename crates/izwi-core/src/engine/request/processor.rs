@@ -207,7 +207,9 @@ impl RequestProcessor {
             (None, Some(text)) if text.len() <= MAX_TEXT_CHARS * 4 => {
                 let (plain, found) = markup::strip(text, self.profile.info.times_words);
                 check_plain(&plain, &found)?;
-                *text = plain;
+                // Places of words count from the start of the written text.
+                let is_bare = found.is_empty() || self.profile.info.times_words;
+                *text = if is_bare { plain } else { plain.trim().to_owned() };
                 found
             }
             (None, _) => Vec::new(),
