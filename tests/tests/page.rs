@@ -1,6 +1,7 @@
 //! The files of the web page, and the routes that it uses to pull, load and unload models.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
@@ -136,5 +137,52 @@ async fn the_catalogue_tells_what_can_be_pulled_and_why_a_pull_failed() -> Resul
     eventually("the pull to fail", || async { Ok(hibari().await?["pull"]["state"] == "failed") }).await?;
     let pull = hibari().await?["pull"].clone();
     assert!(pull["message"].as_str().is_some_and(|text| text.contains("models")), "{pull}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn voices_of_models_that_are_not_loaded_are_listed_from_their_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (home, models) = (folder.path().join("home"), folder.path().join("models"));
+    let voices = models.join("kokoro-82m/voices");
+    std::fs::create_dir_all(&voices)?;
+    for name in ["bm_george", "af_heart", "jf_alpha"] {
+        std::fs::write(voices.join(format!("{name}.bin")), [])?;
+    }
+    let loads = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&loads);
+    let loader: Loader = Arc::new(move |_: &str| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Err("this test loads none".to_owned())
+    });
+    let offer = |id: &str| Offer { id: id.to_owned(), tasks: vec![Task::Tts], bytes: 0 };
+    let offers = vec![offer("hibari"), offer("kokoro-82m")];
+    let registry = Registry::with_loader(RegistryConfig::new("hibari"), offers, loader);
+    let store = Some(Store::open(Some(home))?.with_models_dir(Some(models)));
+    let config = ServerConfig { store, ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    for query in ["", "?model=kokoro-82m"] {
+        let listed: Value = server.get(&format!("/v1/audio/voices{query}")).await?.json().await?;
+        let shown = |voice: &Value| {
+            json!([voice["id"], voice["language"], voice["gender"], voice["default"], voice["models"]])
+        };
+        let shown: Vec<Value> = listed["voices"].as_array().context("a list")?.iter().map(shown).collect();
+        let models = ["kokoro-82m"];
+        assert_eq!(
+            shown,
+            [
+                json!(["af_heart", "en-US", "female", true, models]),
+                json!(["bm_george", "en-GB", "male", false, models]),
+                json!(["jf_alpha", "ja", "female", false, models]),
+            ],
+            "{query}"
+        );
+    }
+    let one: Value = server.get("/v1/audio/voices/bm_george?model=kokoro-82m").await?.json().await?;
+    assert_eq!((&one["model"], &one["gender"]), (&json!("kokoro-82m"), &json!("male")));
+    let unknown: Value = server.get("/v1/audio/voices/bm_georg?model=kokoro-82m").await?.json().await?;
+    let message = unknown["error"]["message"].as_str().context("a message")?;
+    assert!(message.contains("did you mean 'bm_george'?"), "{message}");
+    assert_eq!(loads.load(Ordering::SeqCst), 0, "no model is loaded");
     Ok(())
 }

@@ -13,6 +13,7 @@ pub mod measure;
 pub mod packed;
 pub mod quantised_rows;
 pub mod spectrum;
+pub mod speeds;
 pub mod threads;
 
 pub use arch::{Element, has_fast_bf16_dot, has_fast_int8_dot};

@@ -298,6 +298,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
     let voice = |id: &String| Voice {
         id: id.clone(),
         language: String::new(),
+        gender: None,
         description: "voice of a remote model".to_owned(),
     };
     ModelInfo {

@@ -44,8 +44,13 @@ pub(crate) fn is_alias(name: &str) -> bool {
     OPENAI_VOICES.iter().any(|alias| alias.eq_ignore_ascii_case(name))
 }
 
-/// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names, which are spread over the model's
-/// voices. Without a name the model's default; `None` if the model has no voices.
+/// The voice that one of OpenAI's names stands for: they are spread over the model's voices.
+pub(crate) fn meant<'a>(alias: &str, voices: &'a [izwi_types::Voice]) -> Option<&'a izwi_types::Voice> {
+    let index = OPENAI_VOICES.iter().position(|known| known.eq_ignore_ascii_case(alias))?;
+    voices.get(index % voices.len().max(1))
+}
+
+/// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names. Without a name the model's default; `None` if the model has no voices.
 pub(crate) async fn find(
     name: Option<&str>,
     engine: &Engine,
@@ -73,13 +78,10 @@ pub(crate) async fn find(
         return Ok(Some(Voice::Saved { name: name.to_owned(), pack, has_text: saved.text.is_some() }));
     }
     let voices = &profile.info.voices;
-    if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {
-        return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
+    if is_alias(name) {
+        return Ok(meant(name, voices).map(|voice| Voice::Own(voice.id.clone())));
     }
-    let store = saved.cloned();
-    let saved_names =
-        blocking(move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default()), "voice");
-    let saved_names = saved_names.await?;
+    let saved_names = saved_names(saved).await?;
     let known = voices.iter().map(|voice| voice.id.as_str()).chain(saved_names.iter().map(String::as_str));
     Err(ApiError::VoiceNotFound {
         id: excerpt(name),
@@ -98,6 +100,13 @@ fn own(profile: &ExecutorProfile, name: Option<&str>) -> Option<Option<Voice>> {
             is_own.then(|| Some(Voice::Own(name.to_owned())))
         }
     }
+}
+
+/// Names of the saved voices.
+pub(crate) async fn saved_names(store: Option<&VoiceStore>) -> Result<Vec<String>, ApiError> {
+    let store = store.cloned();
+    let names = move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default());
+    blocking(names, "voice").await
 }
 
 /// Reads a saved voice and its pack; `None` if there is none of this name.

@@ -37,5 +37,5 @@ pub use task::Task;
 pub use text_boundary::stable_end;
 pub use text_notes::{TextNote, TextNotes};
 pub use transcript::{Segment, TokenLogprob, Transcript, Word};
-pub use voice::{Voice, VoiceRecording, VoiceReference};
+pub use voice::{Gender, Voice, VoiceRecording, VoiceReference};
 pub use work::{EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};

@@ -7,10 +7,35 @@ use std::sync::Arc;
 pub struct Voice {
     /// Name, as users give it.
     pub id: String,
-    /// BCP 47 tag of its language, e.g. `en-US`.
+    /// BCP 47 tag of its language, e.g. `en-US`; `mul` where it speaks every language of its model.
     pub language: String,
+    /// Who it sounds like, where that is known.
+    pub gender: Option<Gender>,
     /// A short description for users.
     pub description: String,
+}
+
+/// Gender of a voice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gender {
+    /// `female`.
+    Female,
+    /// `male`.
+    Male,
+}
+
+impl Gender {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Female, Self::Male];
+
+    /// Its name in lists of voices.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Female => "female",
+            Self::Male => "male",
+        }
+    }
 }
 
 impl Voice {
@@ -50,8 +75,12 @@ mod tests {
 
     #[test]
     fn voices_and_blends_of_them_are_named() {
-        let voice =
-            |id: &str| Voice { id: id.to_owned(), language: String::new(), description: String::new() };
+        let voice = |id: &str| Voice {
+            id: id.to_owned(),
+            language: String::new(),
+            gender: None,
+            description: String::new(),
+        };
         let voices = [voice("heart"), voice("adam")];
         for (name, expected) in [
             ("heart", true),

@@ -14,10 +14,12 @@ pub(crate) mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
+use izwi_hub::Store;
+pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
     DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
-    VoiceRecording,
+    Voice, VoiceRecording,
 };
 
 pub use placement::cpu_memory;
@@ -176,6 +178,14 @@ pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>>
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
     let opened = izwi_nn::device::open(choice);
     opened.map(|device| izwi_nn::device::name(&device)).map_err(|error| EngineError::Load(error.to_string()))
+}
+
+/// The voices that an installed model has of its own, the default first: those of its profile, read without its weights.
+///
+/// # Errors
+/// The model is unknown or not pulled, or the files that name its voices cannot be read.
+pub fn installed_voices(store: &Store, model: &str) -> Result<Vec<Voice>> {
+    loading::voices(store, model)
 }
 
 /// The device that the configured model would use, and why, in words for a user; `None` on a machine without Metal.

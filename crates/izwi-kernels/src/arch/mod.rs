@@ -82,7 +82,7 @@ impl IsaLevel {
     /// The best level of this processor, detected by the first call, or that of [`Self::select`]; in a test, the level
     /// that [`forced::at`] sets.
     #[inline]
-    fn current() -> Self {
+    pub(crate) fn current() -> Self {
         #[cfg(test)]
         if let Some(level) = forced::level() {
             return level;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::error::LoadError;
 use crate::model::SpeechModel;
 use izwi_nn::Error;
+use izwi_types::Voice;
 
 #[cfg(test)]
 pub(crate) mod golden_set;
@@ -27,17 +28,25 @@ pub use load_options::LoadOptions;
 /// Loads a checkpoint folder in the family's layout.
 type Loader = fn(&Path, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>;
 
+/// An architecture.
+struct Family {
+    name: &'static str,
+    load: Loader,
+    /// The voices of a checkpoint folder, as its loaded model has them. Reads no weights.
+    voices: fn(&Path) -> Result<Vec<Voice>, Error>,
+}
+
 /// Published sizes of a family, and the function that makes a model of such a size with random weights.
 type RandomModel = (&'static [&'static str], fn(&str, &LoadOptions) -> Result<Arc<dyn SpeechModel>, Error>);
 
-const REGISTRY: &[(&str, Loader)] = &[
-    ("hibari", hibari::load),
-    ("kokoro", kokoro::load),
-    ("lfm2_audio", lfm2_audio::load),
-    ("pocket_tts", pocket_tts::load),
-    ("qwen3_tts", qwen3_tts::load),
-    ("voxtral", voxtral::load),
-    ("whisper", whisper::load),
+const REGISTRY: &[Family] = &[
+    Family { name: "hibari", load: hibari::load, voices: |_| Ok(hibari::voices()) },
+    Family { name: "kokoro", load: kokoro::load, voices: kokoro::voices },
+    Family { name: "lfm2_audio", load: lfm2_audio::load, voices: |_| Ok(lfm2_audio::voices()) },
+    Family { name: "pocket_tts", load: pocket_tts::load, voices: pocket_tts::voices },
+    Family { name: "qwen3_tts", load: qwen3_tts::load, voices: qwen3_tts::voices },
+    Family { name: "voxtral", load: voxtral::load, voices: |_| Ok(Vec::new()) },
+    Family { name: "whisper", load: whisper::load, voices: |_| Ok(Vec::new()) },
 ];
 
 /// Families with random weights of published sizes, for benchmarks without a checkpoint.
@@ -64,18 +73,27 @@ pub fn random(model: &str, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>
 /// # Errors
 /// [`LoadError::UnknownFamily`]; [`LoadError::Model`] if the folder does not hold a checkpoint that fits exactly.
 pub fn load(family: &str, folder: &Path, options: &LoadOptions) -> Result<Arc<dyn SpeechModel>, LoadError> {
-    match REGISTRY.iter().find(|(name, _)| *name == family) {
-        Some((_, loader)) => Ok(loader(folder, options)?),
-        None => Err(LoadError::UnknownFamily {
-            family: family.to_owned(),
-            known: known().collect::<Vec<_>>().join(", "),
-        }),
-    }
+    Ok((find(family)?.load)(folder, options)?)
+}
+
+/// The voices of the checkpoint in `folder`, the default first: those of its loaded model, read without weights.
+///
+/// # Errors
+/// [`LoadError::UnknownFamily`]; [`LoadError::Model`] if the files that name the voices cannot be read.
+pub fn voices(family: &str, folder: &Path) -> Result<Vec<Voice>, LoadError> {
+    Ok((find(family)?.voices)(folder)?)
+}
+
+fn find(family: &str) -> Result<&'static Family, LoadError> {
+    REGISTRY.iter().find(|known| known.name == family).ok_or_else(|| LoadError::UnknownFamily {
+        family: family.to_owned(),
+        known: known().collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// Names of the families in this build.
 pub fn known() -> impl Iterator<Item = &'static str> {
-    REGISTRY.iter().map(|(name, _)| *name)
+    REGISTRY.iter().map(|family| family.name)
 }
 
 /// Reads the tokenizer of the checkpoint in `folder`, for a network of `size` tokens, and the ids of `text`: what a fuzz
@@ -102,4 +120,32 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
 #[doc(hidden)]
 pub fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
     crate::text::english::phonemes(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use izwi_types::Precision;
+
+    use super::golden_set::{GoldenSet, device};
+    use super::*;
+
+    #[test]
+    fn voices_are_those_of_the_loaded_model() {
+        let set = |name, variable| GoldenSet { name, variable }.root();
+        let qwen = set("qwen3_tts", "IZWI_GOLDEN_QWEN3_TTS");
+        let options = LoadOptions::new(device(), Precision::F32);
+        for (family, folder, has_voices) in [
+            ("kokoro", set("kokoro", "IZWI_GOLDEN_KOKORO"), true),
+            ("lfm2_audio", set("lfm2_audio", "IZWI_GOLDEN_LFM2_AUDIO"), true),
+            ("qwen3_tts", qwen.join("cv06"), true),
+            ("qwen3_tts", qwen.join("base17"), false),
+        ] {
+            let listed = voices(family, &folder).unwrap();
+            assert_eq!(listed, load(family, &folder, &options).unwrap().info().voices, "{family}");
+            assert_eq!(!listed.is_empty(), has_voices, "{family}");
+        }
+        let none = Path::new("no-such-folder");
+        assert!(matches!(voices("kokoro", none), Err(LoadError::Model(_))));
+        assert!(matches!(voices("no-family", none), Err(LoadError::UnknownFamily { .. })));
+    }
 }

@@ -60,8 +60,11 @@ pub(crate) struct VoiceObject {
     pub(crate) name: String,
     /// Unix time at which it was saved; of a model's own voice, at which the server was started.
     pub(crate) created_at: u64,
-    /// BCP 47 tag; `None` for a saved voice, which supports all languages of its model.
+    /// BCP 47 tag; `mul` for a voice that speaks every language of its model, `None` for a saved voice, which supports all languages of its model.
     pub(crate) language: Option<String>,
+    /// `None` where it is not known.
+    #[schema(schema_with = schemas::gender)]
+    pub(crate) gender: Option<&'static str>,
     pub(crate) description: String,
     /// The model it belongs to, or the model that made it, if known.
     pub(crate) model: Option<String>,
@@ -125,6 +128,6 @@ pub(crate) struct VoiceRequest {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct VoiceQuery {
-    /// A loaded model whose voices are meant.
+    /// An installed model whose voices are meant.
     pub(crate) model: Option<String>,
 }

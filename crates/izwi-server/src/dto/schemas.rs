@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use izwi_audio::encode::{FORMATS, Format};
 use izwi_core::engine::{BeamSearch, Task};
+use izwi_types::Gender;
 use serde_json::Value;
 use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type};
 
@@ -69,6 +70,12 @@ pub(crate) fn pull_state() -> Object {
 
 pub(crate) fn voice_object() -> Object {
     one_of([VOICE]).build()
+}
+
+pub(crate) fn gender() -> Object {
+    let names = Gender::ALL.map(|gender| Value::from(gender.name()));
+    let values = names.into_iter().chain([Value::Null]);
+    ObjectBuilder::new().schema_type(nullable(Type::String)).enum_values(Some(values)).build()
 }
 
 pub(crate) fn model_state() -> Object {

@@ -6,9 +6,9 @@ use std::time::UNIX_EPOCH;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
-use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task};
+use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task, Voice, executor};
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
-use izwi_types::excerpt;
+use izwi_types::{Gender, excerpt, suggest};
 
 use crate::dto::listing::{
     VOICE, VOICE_DELETED, VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest,
@@ -16,16 +16,16 @@ use crate::dto::listing::{
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::openapi::{SavedVoiceRefusals, VoiceCreationRefusals, VoiceForm, VoiceRefusals};
-use crate::registry::{Lease, Slot};
+use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 use crate::upload::Upload;
 use crate::voices;
-use crate::voices::{Voice, blocking, stored};
+use crate::voices::{blocking, saved_names, stored};
 
 /// Voices
 ///
-/// Voices of the requested model, or of all loaded TTS models; then the saved voices that it, or any, accepts. Loads no
-/// model: a page of another site can send a GET without reading the answer.
+/// Voices of the requested model, or of all installed TTS models, the default one first; then the saved voices that it, or
+/// any, accepts. Loads no model: a page of another site can send a GET without reading the answer.
 #[utoipa::path(
     get,
     path = "/v1/audio/voices",
@@ -38,22 +38,20 @@ pub(crate) async fn list(
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
     let chosen = match &query.model {
-        Some(model) => Some(state.lease_loaded(Some(model), Task::Tts).await?),
+        Some(model) => Some(speaker(&state, Some(model)).await?),
         None => None,
     };
-    let engines = match &chosen {
-        Some(lease) => vec![Engine::clone(lease)],
-        None => loaded_tts(&state),
+    let model = chosen.as_ref().map(|speaker| speaker.model.clone());
+    let speakers = match chosen {
+        Some(speaker) => vec![speaker],
+        None => speakers(&state).await,
     };
     let mut listed: Vec<VoiceObject> =
-        engines.iter().flat_map(|engine| voices_of(engine, state.started_unix_s())).collect();
+        speakers.iter().flat_map(|speaker| speaker.describe_all(state.started_unix_s())).collect();
     if let Some(store) = state.voices() {
-        for voice in saved(store, &engines).await? {
-            let fits = |lease: &Lease| voice.models.contains(&lease.profile().model);
-            if chosen.as_ref().is_none_or(fits) {
-                listed.push(voice);
-            }
-        }
+        let voices = saved(store, &loaded_tts(&state)).await?;
+        let fits = |voice: &VoiceObject| model.as_ref().is_none_or(|model| voice.models.contains(model));
+        listed.extend(voices.into_iter().filter(fits));
     }
     Ok(Json(VoiceList { object: "list", voices: listed }))
 }
@@ -73,25 +71,21 @@ pub(super) async fn show(
     ApiPath(id): ApiPath,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceObject>, ApiError> {
-    let engine = state.lease_loaded(query.model.as_deref(), Task::Tts).await?;
-    let is_own = engine.profile().info.voices.iter().any(|voice| voice.id == id);
-    if let Some(store) = state.voices().filter(|_| !is_own)
+    let speaker = speaker(&state, query.model.as_deref()).await?;
+    let own = speaker.voices.iter().find(|voice| voice.id == id);
+    if let Some(store) = state.voices().filter(|_| own.is_none())
         && let Some((voice, pack)) = stored(store, &id).await?
     {
         return Ok(Json(describe_saved(voice, &pack, &loaded_tts(&state)).await));
     }
-    let found = voices::find(Some(&id), &engine, state.voices()).await?;
-    let own = found.as_ref().and_then(|voice| match voice {
-        Voice::Own(name) => engine.profile().info.voices.iter().find(|own| own.id == *name),
-        Voice::Saved { .. } => None,
-    });
-    match own {
-        Some(voice) => Ok(Json(describe(&engine, voice, state.started_unix_s()))),
-        None => Err(ApiError::VoiceNotFound {
-            id: excerpt(&id),
-            model: engine.profile().model.clone(),
-            hint: "the model has no voices".to_owned(),
-        }),
+    match own.or_else(|| voices::meant(&id, &speaker.voices)) {
+        Some(voice) => Ok(Json(speaker.describe(voice, state.started_unix_s()))),
+        None => {
+            let own = speaker.voices.iter().map(|voice| voice.id.clone());
+            let known: Vec<String> = own.chain(saved_names(state.voices()).await?).collect();
+            let hint = suggest(&id, "voices", known.iter().map(String::as_str));
+            Err(ApiError::VoiceNotFound { id: excerpt(&id), model: speaker.model, hint })
+        }
     }
 }
 
@@ -187,6 +181,83 @@ fn check_maker(engine: &Engine, name: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// A TTS model and the voices of its own, the default first.
+struct Speaker {
+    model: String,
+    voices: Vec<Voice>,
+}
+
+impl Speaker {
+    fn of(engine: &Engine) -> Self {
+        let profile = engine.profile();
+        Self { model: profile.model.clone(), voices: profile.info.voices.clone() }
+    }
+
+    /// The speaker of a model that is not loaded, of its files; `None` where it has none here.
+    async fn of_files(state: &AppState, model: &str) -> Option<Self> {
+        let (store, name) = (state.pulls().store().ok()?.clone(), model.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            store.installed(&name).ok()?;
+            let voices = executor::installed_voices(&store, &name);
+            voices.inspect_err(|error| tracing::warn!(model = name, %error, "voices are not listed")).ok()
+        });
+        Some(Self { model: model.to_owned(), voices: read.await.ok().flatten()? })
+    }
+
+    fn describe_all(&self, started_unix_s: u64) -> impl Iterator<Item = VoiceObject> {
+        self.voices.iter().map(move |voice| self.describe(voice, started_unix_s))
+    }
+
+    fn describe(&self, voice: &Voice, started_unix_s: u64) -> VoiceObject {
+        VoiceObject {
+            id: voice.id.clone(),
+            object: VOICE,
+            kind: "audio_sample",
+            name: voice.id.clone(),
+            created_at: started_unix_s,
+            language: Some(voice.language.clone()),
+            gender: voice.gender.map(Gender::name),
+            description: voice.description.clone(),
+            model: Some(self.model.clone()),
+            default: self.voices.first().is_some_and(|first| first.id == voice.id),
+            owned_by: "izwi",
+            models: vec![self.model.clone()],
+            text: None,
+        }
+    }
+}
+
+/// The speaker of a model, or of the default one. Loads none.
+async fn speaker(state: &AppState, model: Option<&str>) -> Result<Speaker, ApiError> {
+    let (id, entry) = state.registry().find(model.unwrap_or_else(|| state.registry().default_tts()))?;
+    if entry.tasks.contains(&Task::Tts)
+        && entry.slot.readiness(&id).is_err()
+        && let Some(speaker) = Speaker::of_files(state, &id).await
+    {
+        return Ok(speaker);
+    }
+    Ok(Speaker::of(&*state.lease_loaded(Some(&id), Task::Tts).await?))
+}
+
+/// The speakers of all TTS models that are installed or loaded, the default model's first.
+async fn speakers(state: &AppState) -> Vec<Speaker> {
+    let mut entries: Vec<(String, Entry)> = state.registry().entries().into_iter().collect();
+    entries.sort_by_key(|(id, _)| id != state.registry().default_tts());
+    let mut speakers = Vec::new();
+    for (id, entry) in entries {
+        match entry.slot.readiness(&id) {
+            Ok(engine) if engine.profile().info.tasks.contains(&Task::Tts) => {
+                speakers.push(Speaker::of(engine));
+            }
+            Err(_) if entry.tasks.contains(&Task::Tts) => {
+                speakers.extend(Speaker::of_files(state, &id).await);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    speakers
+}
+
 fn loaded_tts(state: &AppState) -> Vec<Engine> {
     let tts_engine = |(id, slot): (String, Slot)| {
         let engine = slot.readiness(&id).ok()?.clone();
@@ -213,32 +284,10 @@ pub(crate) async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<
     Ok(listed)
 }
 
-fn voices_of(engine: &Engine, started_unix_s: u64) -> Vec<VoiceObject> {
-    engine.profile().info.voices.iter().map(|voice| describe(engine, voice, started_unix_s)).collect()
-}
-
 /// Unix time of an RFC 3339 time; 0 if it is none.
 fn unix_s(time: &str) -> u64 {
     let since = humantime::parse_rfc3339(time).ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| since.as_secs())
-}
-
-fn describe(engine: &Engine, voice: &izwi_core::engine::Voice, started_unix_s: u64) -> VoiceObject {
-    let profile = engine.profile();
-    VoiceObject {
-        id: voice.id.clone(),
-        object: VOICE,
-        kind: "audio_sample",
-        name: voice.id.clone(),
-        created_at: started_unix_s,
-        language: Some(voice.language.clone()),
-        description: voice.description.clone(),
-        model: Some(profile.model.clone()),
-        default: profile.info.voices.first().is_some_and(|first| first.id == voice.id),
-        owned_by: "izwi",
-        models: vec![profile.model.clone()],
-        text: None,
-    }
 }
 
 async fn describe_saved(voice: SavedVoice, pack: &Arc<[u8]>, engines: &[Engine]) -> VoiceObject {
@@ -258,6 +307,7 @@ async fn describe_saved(voice: SavedVoice, pack: &Arc<[u8]>, engines: &[Engine])
         name: voice.name,
         created_at: unix_s(&voice.created),
         language: None,
+        gender: None,
         description: format!("saved voice of the family {}", voice.family),
         model: voice.made_by,
         default: false,

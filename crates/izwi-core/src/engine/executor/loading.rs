@@ -14,7 +14,7 @@ use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::SpeechModel;
 use izwi_models::warm_up;
 use izwi_nn::device::{self, Device, Gpu};
-use izwi_types::{DeviceChoice, PrepareLimits};
+use izwi_types::{DeviceChoice, PrepareLimits, Voice};
 
 use super::messages::{chain, with_remedy};
 use crate::engine::config::EngineCoreConfig;
@@ -95,6 +95,17 @@ pub(super) fn explain(config: &EngineCoreConfig) -> Result<Option<String>> {
             format!("{name}, which was faster: {metal:.1} steps/s on Metal, {cpu:.1} on the CPU")
         },
     )))
+}
+
+/// The voices of an installed model, read without its weights.
+///
+/// # Errors
+/// The model is unknown or not pulled, or the files that name its voices cannot be read.
+pub(super) fn voices(store: &Store, model: &str) -> Result<Vec<Voice>> {
+    let load = |error: &dyn std::error::Error| EngineError::Load(chain(error));
+    let family = &store.manifest(model).map_err(|error| load(&error))?.family;
+    let folder = store.installed(model).map_err(|error| load(&error))?;
+    families::voices(family, &folder).map_err(|error| load(&error))
 }
 
 /// Limits of a request's work.

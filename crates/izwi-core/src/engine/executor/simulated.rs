@@ -224,7 +224,12 @@ pub fn natural_length(text: &str) -> usize {
 }
 
 fn voices() -> Vec<Voice> {
-    let voice = |id: &str| Voice { id: id.into(), language: "en-US".into(), description: "a tone".into() };
+    let voice = |id: &str| Voice {
+        id: id.into(),
+        language: "en-US".into(),
+        gender: None,
+        description: "a tone".into(),
+    };
     ["one", "two"].map(voice).to_vec()
 }
 

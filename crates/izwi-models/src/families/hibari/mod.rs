@@ -21,8 +21,8 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::slices::with_slices;
 use izwi_types::{
-    Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput, Task,
-    Voice, Work, excerpt, languages,
+    Gender, Input, InputError, ModelInfo, PrepareLimits, Prepared, SamplingParams, SpeakInput, StepOutput,
+    Task, Voice, Work, excerpt, languages,
 };
 
 #[cfg(test)]
@@ -55,6 +55,16 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(Hibari::load(folder, options)?))
 }
 
+/// The one voice.
+pub(super) fn voices() -> Vec<Voice> {
+    vec![Voice {
+        id: VOICE.to_owned(),
+        language: "en-US".to_owned(),
+        gender: Some(Gender::Female),
+        description: "warm female voice, American English".to_owned(),
+    }]
+}
+
 /// A prepared utterance.
 #[derive(Debug)]
 struct PreparedUtterance {
@@ -81,17 +91,12 @@ impl Hibari {
         let precision = options.weight_precision();
         let network = Network::load(&mut checkpoint, precision)?;
         checkpoint.finish()?;
-        let voice = Voice {
-            id: VOICE.to_owned(),
-            language: "en-US".to_owned(),
-            description: "warm female voice, American English".to_owned(),
-        };
         Ok(Self {
             info: ModelInfo {
                 sample_rate_hz: SAMPLE_RATE_HZ,
                 input_sample_rate_hz: SAMPLE_RATE_HZ,
                 tasks: vec![Task::Tts],
-                voices: vec![voice],
+                voices: voices(),
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
                 languages: vec![LANGUAGE.to_owned()],

@@ -41,6 +41,8 @@ mod text;
 mod voices;
 mod waveform;
 
+pub(super) use voices::voices;
+
 /// The language that needs no program.
 const LANGUAGE: &str = "en";
 /// Leaves the language to the voice.

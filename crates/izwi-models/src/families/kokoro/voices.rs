@@ -1,10 +1,10 @@
 //! The voices of a checkpoint and their blends. A voice has a style for each number of phonemes. Knows no tensor.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::config::STYLE;
 use izwi_nn::Error;
-use izwi_types::{Voice, excerpt, suggest};
+use izwi_types::{Gender, Voice, excerpt, suggest};
 
 /// Values of a style: one half for the decoder, the other for prosody.
 pub(super) const VALUES: usize = 2 * STYLE;
@@ -49,30 +49,19 @@ impl Voices {
     /// # Errors
     /// There is none, or a file has another size.
     pub(super) fn load(folder: &Path) -> Result<Self, Error> {
-        let folder = folder.join("voices");
-        let fault = |path: &Path, message: String| Error::File { path: path.display().to_string(), message };
-        let entries = std::fs::read_dir(&folder).map_err(|error| fault(&folder, error.to_string()))?;
-        let paths = entries.flatten().map(|entry| entry.path());
-        let mut paths: Vec<_> =
-            paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)).collect();
-        let is_first = |path: &Path| path.file_stem().is_some_and(|name| name == FIRST);
-        paths.sort_by_key(|path| (!is_first(path), path.clone()));
-        let mut named = Vec::with_capacity(paths.len().min(MAX_VOICES));
-        for path in paths.iter().take(MAX_VOICES) {
-            let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-            let bytes = std::fs::read(path).map_err(|error| fault(path, error.to_string()))?;
+        let mut named = Vec::new();
+        for path in paths(folder)? {
+            let bytes = std::fs::read(&path).map_err(|error| fault(&path, error.to_string()))?;
             let (values, rest) = bytes.as_chunks();
             let styles = values.len() / VALUES;
             if !rest.is_empty() || values.len() % VALUES != 0 || !(1..=MAX_STYLES).contains(&styles) {
                 let message = format!("has {} bytes, which are not 1 to {MAX_STYLES} styles", bytes.len());
-                return Err(fault(path, message));
+                return Err(fault(&path, message));
             }
-            named.push((describe(name), values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()));
+            let styles = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            named.push((describe(&path), styles));
         }
-        match named.is_empty() {
-            true => Err(fault(&folder, format!("holds no voice (*.{EXTENSION})"))),
-            false => Ok(Self { named }),
-        }
+        Ok(Self { named })
     }
 
     /// What each voice is.
@@ -141,17 +130,51 @@ impl Voices {
     }
 }
 
-fn describe(name: &str) -> Voice {
+/// What each voice in `folder` is, without its styles: as [`Voices::list`].
+///
+/// # Errors
+/// There is none.
+pub(in crate::families) fn voices(folder: &Path) -> Result<Vec<Voice>, Error> {
+    Ok(paths(folder)?.iter().map(|path| describe(path)).collect())
+}
+
+/// The files `voices/*.bin` in `folder`, that of the first voice first.
+fn paths(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let folder = folder.join("voices");
+    let entries = std::fs::read_dir(&folder).map_err(|error| fault(&folder, error.to_string()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)).collect();
+    let is_first = |path: &Path| path.file_stem().is_some_and(|name| name == FIRST);
+    paths.sort_by_key(|path| (!is_first(path), path.clone()));
+    paths.truncate(MAX_VOICES);
+    match paths.is_empty() {
+        true => Err(fault(&folder, format!("holds no voice (*.{EXTENSION})"))),
+        false => Ok(paths),
+    }
+}
+
+fn fault(path: &Path, message: String) -> Error {
+    Error::File { path: path.display().to_string(), message }
+}
+
+/// The voice of a file, by its name.
+fn describe(path: &Path) -> Voice {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let mut letters = name.chars();
     let (first, second) = (letters.next(), letters.next());
     let known = LANGUAGES.iter().find(|(letter, _, _)| Some(*letter) == first);
     let (language, said) = known.map_or(("en-US", "English"), |(_, tag, name)| (tag, name));
     let gender = match second {
-        Some('f') => "female voice, ",
-        Some('m') => "male voice, ",
-        _ => "",
+        Some('f') => Some(Gender::Female),
+        Some('m') => Some(Gender::Male),
+        _ => None,
     };
-    Voice { id: name.to_owned(), language: language.to_owned(), description: format!("{gender}{said}") }
+    let description = match gender {
+        Some(gender) => format!("{} voice, {said}", gender.name()),
+        None => said.to_owned(),
+    };
+    Voice { id: name.to_owned(), language: language.to_owned(), gender, description }
 }
 
 #[cfg(test)]
@@ -200,12 +223,14 @@ mod tests {
 
     #[test]
     fn names_tell_language_and_gender() {
-        let voice = describe("bm_george");
+        let voice = describe(Path::new("voices/bm_george.bin"));
+        assert_eq!((voice.id.as_str(), voice.gender), ("bm_george", Some(Gender::Male)));
         assert_eq!(
             (voice.language.as_str(), voice.description.as_str()),
             ("en-GB", "male voice, British English")
         );
-        assert_eq!(describe("x").language, "en-US");
+        let voice = describe(Path::new("x.bin"));
+        assert_eq!((voice.language.as_str(), voice.gender), ("en-US", None));
     }
 
     #[test]

@@ -56,6 +56,8 @@ mod state;
 mod tests;
 mod tokens;
 
+pub(super) use plan::voices;
+
 /// Rows of the encoder that a state may hold: those of a recording of a minute.
 const ENCODER_ROWS: usize = 751;
 
@@ -147,7 +149,7 @@ impl LfmAudio {
             sample_rate_hz: codec.sample_rate() as u32,
             input_sample_rate_hz: config.preprocessor.sample_rate as u32,
             tasks: vec![Task::Tts, Task::Asr, Task::Chat],
-            voices: plan::voices(),
+            voices: voices(),
             speed_range: None,
             takes_instructions: false,
             languages: vec![plan::LANGUAGE.to_owned()],

@@ -17,8 +17,8 @@ use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::vad::VadModel;
 use izwi_nn::sampling::Draws;
 use izwi_types::{
-    ConverseInput, Emission, EncoderWork, InputError, ListenInput, Message, PrepareLimits, SamplingParams,
-    SpeakInput, Task, Turn, Voice, excerpt,
+    ConverseInput, Emission, EncoderWork, Gender, InputError, ListenInput, Message, PrepareLimits,
+    SamplingParams, SpeakInput, Task, Turn, Voice, excerpt,
 };
 
 /// Sampling of codes in text to speech, and in a conversation:
@@ -30,12 +30,12 @@ pub(super) const CHAT_SAMPLING: SamplingParams =
 const ASR_INSTRUCTIONS: &str = "Perform ASR.";
 const CHAT_INSTRUCTIONS: &str = "Respond with interleaved text and audio.";
 
-/// The voices: names, descriptions, languages.
-const VOICES: [(&str, &str, &str); 4] = [
-    ("us_male", "US male", "en-US"),
-    ("us_female", "US female", "en-US"),
-    ("uk_male", "UK male", "en-GB"),
-    ("uk_female", "UK female", "en-GB"),
+/// The voices: names, descriptions, languages, genders.
+const VOICES: [(&str, &str, &str, Gender); 4] = [
+    ("us_male", "US male", "en-US", Gender::Male),
+    ("us_female", "US female", "en-US", Gender::Female),
+    ("uk_male", "UK male", "en-GB", Gender::Male),
+    ("uk_female", "UK female", "en-GB", Gender::Female),
 ];
 /// The language it was trained for.
 pub(super) const LANGUAGE: &str = "en";
@@ -60,10 +60,11 @@ const CUT_FRAMES: usize = 500;
 const QUIET_FRAMES: usize = 10;
 
 /// The model's voices.
-pub(super) fn voices() -> Vec<Voice> {
-    let voice = |&(id, description, language): &(&str, &str, &str)| Voice {
+pub(in crate::families) fn voices() -> Vec<Voice> {
+    let voice = |&(id, description, language, gender): &(&str, &str, &str, Gender)| Voice {
         id: id.to_owned(),
         language: language.to_owned(),
+        gender: Some(gender),
         description: description.to_owned(),
     };
     VOICES.iter().map(voice).collect()
@@ -316,10 +317,10 @@ fn pass_plan(pass: Pass) -> PassPlan<Pass> {
 
 /// Description of a voice in the prompt; of the first where none is named.
 fn voice(wanted: Option<&str>) -> Result<&'static str, InputError> {
-    let [(_, first, _), ..] = VOICES;
+    let [(_, first, ..), ..] = VOICES;
     let Some(wanted) = wanted else { return Ok(first) };
     let found = VOICES.iter().find(|(id, ..)| id.eq_ignore_ascii_case(wanted));
-    found.map(|(_, description, _)| *description).ok_or_else(|| {
+    found.map(|(_, description, ..)| *description).ok_or_else(|| {
         let names: Vec<&str> = VOICES.iter().map(|(id, ..)| *id).collect();
         let (wanted, names) = (excerpt(wanted), names.join(", "));
         let message = format!("voice '{wanted}' is unknown to this model; use {names}");

@@ -59,6 +59,15 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(FrameDriver::new(model, &options.device)))
 }
 
+/// The voices of the checkpoint in `folder`, the default first. Reads no weights.
+///
+/// # Errors
+/// The configuration is unreadable or not supported.
+pub(super) fn voices(folder: &Path) -> Result<Vec<izwi_types::Voice>, Error> {
+    let config = Config::load(folder)?;
+    Ok(voice::states(folder, &config).iter().map(|(name, _)| describe(name, &config)).collect())
+}
+
 /// Reads the tokenizer in `folder` for a network of `size` tokens, `tokenizer.model` where there is one, and the ids of a
 /// text.
 ///
@@ -141,18 +150,21 @@ impl PocketTts {
     }
 }
 
-fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) -> ModelInfo {
-    let language = config.language.clone();
-    let voice = |name: &str| izwi_types::Voice {
+fn describe(name: &str, config: &Config) -> izwi_types::Voice {
+    izwi_types::Voice {
         id: name.to_owned(),
-        language: language.clone().unwrap_or_else(|| "und".to_owned()),
+        language: config.language.clone().unwrap_or_else(|| "und".to_owned()),
+        gender: None,
         description: "published with the model".to_owned(),
-    };
+    }
+}
+
+fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) -> ModelInfo {
     ModelInfo {
         sample_rate_hz: codec.sample_rate() as u32,
         input_sample_rate_hz: codec.sample_rate() as u32,
         tasks: vec![Task::Tts],
-        voices: voices.names().map(voice).collect(),
+        voices: voices.names().map(|name| describe(name, config)).collect(),
         speed_range: None,
         takes_instructions: false,
         languages: Vec::new(),

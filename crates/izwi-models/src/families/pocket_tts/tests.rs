@@ -119,9 +119,10 @@ fn published(variant: &str) -> (tempfile::TempDir, Driver) {
 #[test]
 fn pocket_tts_golden_published_voices_share_their_positions() {
     for variant in variants() {
-        let (_folder, model) = published(&variant);
+        let (folder, model) = published(&variant);
         let names: Vec<&str> = model.info().voices.iter().map(|voice| voice.id.as_str()).collect();
         assert_eq!(names, ["alba", "Zoe"]);
+        assert_eq!(voices(folder.path()).unwrap(), model.info().voices, "without weights");
         let built_in = |text: &str, voice: Option<&str>| SpeakInput {
             reference: None,
             voice: voice.map(str::to_owned),

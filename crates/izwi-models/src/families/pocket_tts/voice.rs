@@ -152,7 +152,10 @@ impl Voices {
             sample_rate: config.mimi.sample_rate,
         };
         let built_in = match folder {
-            Some(folder) => states(&folder.join(STATES), config),
+            Some(folder) => {
+                let states = states(folder, config).into_iter();
+                states.map(|(name, path)| (name, Source::File(path))).collect()
+            }
             None => {
                 let rows = from.take("voice", &[RANDOM_POSITIONS, width])?;
                 let voice = Arc::new(Voice::of_rows(rows, 0)?);
@@ -344,13 +347,13 @@ fn unusable(error: Error) -> InputError {
     InputError { param: "ref_audio", message: format!("the voice cannot be used: {error}") }
 }
 
-/// The published states in a folder, by name, the default first.
-fn states(folder: &Path, config: &Config) -> Vec<(String, Source)> {
-    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
+/// The published states of the checkpoint in a folder, by name, the default first.
+pub(super) fn states(folder: &Path, config: &Config) -> Vec<(String, PathBuf)> {
+    let Ok(files) = std::fs::read_dir(folder.join(STATES)) else { return Vec::new() };
     let paths = files.flatten().map(|file| file.path());
     let paths = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "safetensors"));
-    let named = paths.filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), Source::File(path))));
-    let mut states: Vec<(String, Source)> = named.take(MAX_STATES).collect();
+    let named = paths.filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), path)));
+    let mut states: Vec<(String, PathBuf)> = named.take(MAX_STATES).collect();
     let default = config.default_voice.as_deref().unwrap_or(FALLBACK);
     states.sort_by(|(a, _), (b, _)| (a != default, a).cmp(&(b != default, b)));
     states

@@ -1,7 +1,7 @@
 //! Languages and voices by name: from a user's spelling to the checkpoint's ids.
 
 use super::config::{Config, Kind};
-use izwi_types::{InputError, excerpt};
+use izwi_types::{Gender, InputError, Voice, excerpt};
 
 /// BCP 47 primary subtags and the English names that checkpoints use.
 const LANGUAGES: &[(&str, &str)] = &[
@@ -22,6 +22,18 @@ const LANGUAGES: &[(&str, &str)] = &[
     ("tr", "turkish"),
     ("vi", "vietnamese"),
     ("zh", "chinese"),
+];
+/// Genders of the published voices: <https://github.com/QwenLM/Qwen3-TTS#custom-voice-generate>.
+const GENDERS: [(&str, Gender); 9] = [
+    ("aiden", Gender::Male),
+    ("dylan", Gender::Male),
+    ("eric", Gender::Male),
+    ("ono_anna", Gender::Female),
+    ("ryan", Gender::Male),
+    ("serena", Gender::Female),
+    ("sohee", Gender::Female),
+    ("uncle_fu", Gender::Male),
+    ("vivian", Gender::Female),
 ];
 /// The name that leaves the language to the model.
 const AUTO: &str = "auto";
@@ -62,6 +74,24 @@ pub(super) fn language(
             Err(InputError { param: "language", message })
         }
     }
+}
+
+/// The voices that a checkpoint has of its own.
+pub(super) fn voices(config: &Config) -> Vec<Voice> {
+    if config.kind != Kind::CustomVoice {
+        return Vec::new();
+    }
+    let talker = &config.talker_config;
+    let describe = |name: &String| Voice {
+        id: name.clone(),
+        language: "mul".to_owned(),
+        gender: GENDERS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, gender)| *gender),
+        description: match talker.dialect_of(name) {
+            Some(dialect) => format!("speaks every language of the model, and {}", dialect.replace('_', " ")),
+            None => "speaks every language of the model".to_owned(),
+        },
+    };
+    talker.spk_id.keys().map(describe).collect()
 }
 
 /// Id of a voice by its name in any case; the first voice where none is named. `None` for models without voices.

@@ -66,6 +66,14 @@ pub(super) fn load(folder: &Path, options: &LoadOptions) -> Result<Arc<dyn Speec
     Ok(Arc::new(FrameDriver::new(QwenTts::load(folder, options)?, &options.device)))
 }
 
+/// The voices that the checkpoint in `folder` has of its own. Reads no weights.
+///
+/// # Errors
+/// A file is unreadable, or a setting is not supported.
+pub(super) fn voices(folder: &Path) -> Result<Vec<Voice>, Error> {
+    Ok(lookup::voices(&Settings::load(folder)?.config))
+}
+
 /// Reads the tokenizer of a checkpoint for a network of `size` tokens, and the ids of a text.
 ///
 /// # Errors
@@ -177,20 +185,11 @@ impl QwenTts {
 }
 
 fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: usize) -> ModelInfo {
-    let talker = &settings.config.talker_config;
-    let voices = talker.spk_id.keys().map(|name| Voice {
-        id: name.clone(),
-        language: "mul".to_owned(),
-        description: match talker.dialect_of(name) {
-            Some(dialect) => format!("speaks every language of the model, and {}", dialect.replace('_', " ")),
-            None => "speaks every language of the model".to_owned(),
-        },
-    });
     ModelInfo {
         sample_rate_hz: codec.sample_rate() as u32,
         input_sample_rate_hz: codec.sample_rate() as u32,
         tasks: vec![Task::Tts],
-        voices: if settings.config.kind == Kind::CustomVoice { voices.collect() } else { Vec::new() },
+        voices: lookup::voices(&settings.config),
         speed_range: None,
         takes_instructions: settings.config.takes_instructions(),
         languages: Vec::new(),

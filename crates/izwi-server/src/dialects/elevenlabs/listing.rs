@@ -1,6 +1,6 @@
 //! Voices, models and the user, in the dialect's shapes. Loads no model.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use axum::Json;
 use axum::extract::State;
@@ -93,16 +93,20 @@ pub(super) async fn voice(
 
 async fn all(state: AppState) -> Result<Vec<Voice>, ApiError> {
     let Json(list) = routes::voices::list(State(state), ApiQuery(VoiceQuery::default())).await?;
-    Ok(list.voices.into_iter().map(describe).collect())
+    // A voice has no other key here than its id.
+    let mut known = BTreeSet::new();
+    let voices = list.voices.into_iter().filter(|voice| known.insert(voice.id.clone()));
+    Ok(voices.map(describe).collect())
 }
 
 fn describe(voice: VoiceObject) -> Voice {
-    let labels = voice.language.map(|language| ("language", language));
+    let language = voice.language.map(|language| ("language", language));
+    let labels = language.into_iter().chain(voice.gender.map(|gender| ("gender", gender.to_owned())));
     Voice {
         voice_id: voice.id,
         name: voice.name,
         category: if voice.owned_by == "user" { "cloned" } else { "premade" },
-        labels: labels.into_iter().collect::<BTreeMap<_, _>>(),
+        labels: labels.collect(),
         description: voice.description,
         preview_url: None,
         high_quality_base_model_ids: voice.models,
