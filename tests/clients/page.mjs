@@ -318,6 +318,23 @@ async function manages(page, [model, listener]) {
   passed("the progress of a pull is shown");
 }
 
+// The voices of a model are there before it is loaded.
+async function lists(page) {
+  const model = "kokoro-82m";
+  const begun = await page.evaluate((id) => fetch(`/v1/models/${id}/pull`, { method: "POST" }).then((answer) => answer.status), model);
+  assert.equal(begun, 202);
+  await tab(page, "speak");
+  await page.locator(`#speak-model option[value="${model}"]`).waitFor({ state: "attached", ...WAIT });
+  const first = await page.locator("#speak-model").inputValue();
+  await page.locator("#speak-model").selectOption(model);
+  await page.locator('#speak-voice option[value="af_heart"]', { hasText: "en-US, female" }).waitFor({ state: "attached", ...WAIT });
+  assert.equal(await page.locator("#speak-voice option").count(), 54);
+  const state = await page.evaluate((id) => fetch(`/v1/models/${id}`).then((answer) => answer.json()), model);
+  assert.equal(state.state, "unloaded");
+  await page.locator("#speak-model").selectOption(first);
+  passed("voices are listed before their model is loaded");
+}
+
 async function measures(page, [model]) {
   await tab(page, "engine");
   await shows(page, "engine-uptime", "\\d");
@@ -343,6 +360,7 @@ const parts = {
     await speaks(page, names);
     await listens(page, names);
     await manages(page, names);
+    await lists(page);
     await measures(page, names);
     await everywhere("ready");
   },

@@ -4,7 +4,7 @@ import { $, choices, factor, make, ms, say, sayError, seconds } from "./dom.js";
 import { RATE, wav } from "./player.js";
 import { WordFinder, speak } from "./speech.js";
 import { Waveform } from "./waveform.js";
-import { has, models, state, tellMissing, voices } from "./service.js";
+import { facts, has, models, state, tellMissing, voices } from "./service.js";
 
 let session = null;
 // What the server told of the text: shown again once it is spoken.
@@ -31,7 +31,7 @@ function showVoices() {
     $("speak-voice"),
     own.map((voice) => ({
       value: voice.id,
-      label: voice.owned_by === "user" ? `${voice.id} (yours)` : voice.language ? `${voice.id} (${voice.language})` : voice.id,
+      label: facts(voice) ? `${voice.id} (${facts(voice)})` : voice.id,
       selected: voice.default,
     })),
     "the model's own",

@@ -17,6 +17,7 @@ use super::types::{GenerationParams, Priority, RequestId};
 
 pub use audio_input::AudioInput;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
+pub use markup::without_markup;
 pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{AdmissibleRequest, RequestProcessor, workload};
 pub use text_input::TextInput;

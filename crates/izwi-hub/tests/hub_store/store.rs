@@ -117,3 +117,23 @@ fn an_unusable_manifest_of_the_user_is_named() {
     let error = Store::open_with(&path, home.access.clone()).unwrap_err().to_string();
     assert!(error.contains("lark.toml cannot be used: target '../lark.bin' must be"), "{error}");
 }
+
+#[test]
+fn a_model_that_speaks_a_language_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = |installed: &str| {
+        let models = folder.path().join(installed);
+        fs::create_dir_all(models.join(installed)).unwrap();
+        let store = Store::open_with(folder.path(), Access::resolve(|_| None)).unwrap();
+        store.with_models_dir(Some(models))
+    };
+    let none = store("hibari");
+    // One with voices of its own, not one that needs a recording.
+    assert_eq!(none.speaker_of("zh"), Some(("qwen3-tts-0.6b-customvoice", false)));
+    assert_eq!(none.speaker_of("en"), Some(("hibari", true)));
+    assert_eq!(none.speaker_of("tlh"), None);
+    let large = store("qwen3-tts-1.7b-base");
+    assert_eq!(large.speaker_of("zh"), Some(("qwen3-tts-1.7b-base", true)), "what is installed comes first");
+    assert!(large.speaker_hint("zh").contains("is installed"));
+    assert!(none.speaker_hint("zh").contains("izwi pull qwen3-tts-0.6b-customvoice"));
+}

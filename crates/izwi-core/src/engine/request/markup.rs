@@ -37,6 +37,11 @@ pub(super) fn strip(text: &str, keeps_places: bool) -> (String, Vec<String>) {
     (filter.push(text, true), filter.found)
 }
 
+/// The words of a text as they are spoken: without SSML and pauses in brackets.
+pub fn without_markup(text: &str) -> String {
+    strip(text, false).0
+}
+
 /// Leaves markup out of a text that arrives in pieces: a mark may be cut anywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter {
