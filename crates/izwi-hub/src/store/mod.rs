@@ -149,16 +149,16 @@ impl Store {
     }
 
     /// A model that speaks a language, and whether it is installed: an installed one before others, one with voices of its own
-    /// before one that needs a recording, then the one with the smallest known download.
+    /// before one that needs a recording, then the one with the fewest other languages.
     pub fn speaker_of(&self, language: &str) -> Option<(&str, bool)> {
         let speaks = |manifest: &Manifest| {
             manifest.tasks.contains(&Task::Tts)
                 && manifest.language_codes().iter().any(|code| code == language)
         };
-        let size = |status: &ModelStatus<'_>| status.manifest.download_bytes().unwrap_or(u64::MAX);
         let speakers = self.list().into_iter().filter(|status| speaks(status.manifest));
-        let best =
-            speakers.min_by_key(|status| (!status.installed, status.manifest.clones_voices, size(status)))?;
+        let best = speakers.min_by_key(|status| {
+            (!status.installed, status.manifest.clones_voices, status.manifest.languages.len())
+        })?;
         Some((&best.manifest.name, best.installed))
     }
 
