@@ -14,11 +14,12 @@ use crate::commands::{
     bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm, say,
     serve, service, status, transcribe, voices,
 };
+use crate::help;
 use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 12] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 13] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("dictate", Chosen::Sections(&[Section::Engine])),
@@ -27,6 +28,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 12] = [
     ("status", Chosen::Names(&["host", "port"])),
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
+    ("voices try", Chosen::Sections(&[Section::Engine])),
     ("bench", Chosen::Sections(&[Section::Engine])),
     ("plan", Chosen::Sections(&[Section::Engine])),
     ("doctor", Chosen::Sections(&[Section::Engine, Section::Server])),
@@ -79,12 +81,25 @@ enum Command {
 
 /// The complete command line with the flags of the settings.
 pub(crate) fn definition() -> clap::Command {
-    flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| match command.get_name() {
-        // The setting of this name is the TTS model.
-        "transcribe" | "dictate" => command.mut_arg("model", |flag| flag.help(ASR_MODEL)),
-        "chat" => command.mut_arg("model", |flag| flag.help(CHAT_MODEL)),
-        _ => command,
-    })
+    let root = flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| {
+        match command.get_name() {
+            // The setting of this name is the TTS model.
+            "transcribe" | "dictate" => for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL)),
+            "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
+            "say" => for_one(command),
+            "voices" => command.mut_subcommands(|inner| match inner.get_name() {
+                "add" | "try" => for_one(inner),
+                _ => inner,
+            }),
+            _ => command,
+        }
+    });
+    help::prepare(root)
+}
+
+/// A command that loads one model for itself: several devices are for several clients.
+fn for_one(command: clap::Command) -> clap::Command {
+    command.mut_arg("devices", |flag| flag.hide_short_help(true).hide_long_help(true))
 }
 
 /// Runs the command of the arguments.
@@ -92,10 +107,17 @@ pub(crate) fn definition() -> clap::Command {
 /// # Errors
 /// The command failed.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode> {
-    let parsed = definition().try_get_matches_from(arguments);
-    let matches = match parsed {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let shown = match help::take_help_all(&mut arguments) {
+        true => help::in_full(definition()),
+        false => definition(),
+    };
+    let matches = match shown.clone().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
-        Err(message) => return Ok(print_message(&message)),
+        Err(message) => match help::unknown_command(&message, &shown, &arguments) {
+            Some(error) => return Err(error),
+            None => return Ok(print_message(&message)),
+        },
     };
     let flags = flags::given(&matches);
     let Cli { config, command } = match Cli::from_arg_matches(&matches) {
@@ -123,7 +145,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Plan(args) => plan::run(&args, &settings()?),
         Command::Completions(args) => completions::run(&args, definition()),
         Command::Docs(args) => docs::run(&args, definition()),
-        Command::Man(args) => man::run(&args, definition()),
+        Command::Man(args) => man::run(&args, help::in_full(definition())),
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -166,10 +188,87 @@ mod tests {
     }
 
     #[test]
+    fn the_short_help_has_common_flags_and_the_longest_all() {
+        let help = |command: clap::Command, path: &str, long: bool| {
+            let mut command = command;
+            command.build();
+            for name in path.split(' ') {
+                command = command.find_subcommand(name).unwrap().clone();
+            }
+            if long { command.render_long_help() } else { command.render_help() }.to_string()
+        };
+        for (path, common) in [
+            ("say", &["--output", "--format", "--voice", "--model", "--speed"][..]),
+            ("transcribe", &["--output", "--format", "--model", "--language"]),
+            ("voices try", &["--output", "--model"]),
+            ("serve", &["--host", "--port", "--devices", "--wyoming-open"]),
+        ] {
+            let (short, long) = (help(definition(), path, false), help(definition(), path, true));
+            let full = help(help::in_full(definition()), path, true);
+            for flag in common {
+                assert!(
+                    short.contains(&format!("{flag} ")) || short.contains(&format!("{flag}[")),
+                    "{path} {flag}: {short}"
+                );
+            }
+            for flag in ["--block-size", "--scheduling-policy", "--enable-preemption"] {
+                assert!(
+                    !short.contains(flag) && !long.contains(flag) && full.contains(flag),
+                    "{path} {flag}"
+                );
+            }
+            assert!(!short.contains("--weight-cache") && long.contains("--weight-cache"), "{path}");
+            assert!(short.contains("`--help-all`") && long.contains("`--help-all`"), "{path}");
+        }
+        assert!(!help(definition(), "say", true).contains("--devices"));
+        assert!(
+            help(definition(), "say", false).lines().count() < 45,
+            "{}",
+            help(definition(), "say", false)
+        );
+    }
+
+    #[test]
+    fn unknown_commands_get_the_nearest() {
+        let refusal = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = definition().try_get_matches_from(&arguments).unwrap_err();
+            let error = help::unknown_command(&error, &definition(), &arguments);
+            error.map(|error| crate::failure::render(&error)).unwrap_or_default()
+        };
+        for (line, expected) in [
+            ("izwi sya hello", "error: 'sya' is no command of `izwi`\nhelp: did you mean 'say'?"),
+            ("izwi voices lst", "error: 'lst' is no command of `izwi voices`\nhelp: did you mean 'list'"),
+            (
+                "izwi --threads 2 voices tyr heart",
+                "'tyr' is no command of `izwi voices`\nhelp: did you mean 'try'?",
+            ),
+            ("izwi voices heart", "the commands are 'add', 'list', 'ls', 'remove', 'rm', 'show', 'try'"),
+            ("izwi service instal", "'instal' is no command of `izwi service`\nhelp: did you mean 'install'"),
+        ] {
+            assert!(refusal(line).contains(expected), "{line}: {}", refusal(line));
+        }
+        assert_eq!(refusal("izwi say --no-such-flag"), "", "another error");
+    }
+
+    #[test]
+    fn help_all_is_taken_before_a_double_dash() {
+        let taken = |line: &str| {
+            let mut arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            help::take_help_all(&mut arguments).then(|| arguments.join(std::ffi::OsStr::new(" ")))
+        };
+        assert_eq!(taken("izwi say --help-all").unwrap(), "izwi say --help");
+        assert_eq!(taken("izwi say -- --help-all"), None);
+        assert_eq!(taken("izwi say --help"), None);
+    }
+
+    #[test]
     fn every_listed_command_has_a_manual_page() {
-        let pages = man::pages(definition()).unwrap();
+        let pages = man::pages(help::in_full(definition())).unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        for name in ["izwi.1", "izwi-say.1", "izwi-serve.1", "izwi-config-show.1", "izwi-voices-add.1"] {
+        for name in
+            ["izwi.1", "izwi-man.1", "izwi-say.1", "izwi-serve.1", "izwi-config-show.1", "izwi-voices-add.1"]
+        {
             assert!(names.contains(&name), "{name} is not in {names:?}");
         }
         assert!(!names.contains(&"izwi-docs.1"), "a hidden command has no page");

@@ -4,11 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod audio_file;
 mod build_info;
 mod cli;
 mod commands;
 mod engine;
 mod failure;
+mod help;
 mod input;
 mod interrupt;
 mod logging;
@@ -22,9 +24,11 @@ mod service;
 mod settings;
 mod sink;
 mod sound;
+mod speaking;
 mod speech_options;
 mod synthesis;
 mod transcription;
+mod voice_list;
 mod web_socket;
 
 use std::path::Path;

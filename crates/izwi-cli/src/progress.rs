@@ -1,12 +1,20 @@
 //! Progress on standard error: bars on a terminal; without one, lines for pulls and nothing for transcriptions.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use izwi_core::engine::StreamingOutput;
 use izwi_hub::ProgressSink;
 
 use crate::output;
 use crate::transcription::{self, Event};
+
+/// Time of a synthesis before its progress is shown.
+const QUIET: Duration = Duration::from_secs(2);
+/// Steps of the bar of a synthesis.
+const STEPS: u64 = 1_000;
 
 /// Progress of a pull.
 #[derive(Debug)]
@@ -131,7 +139,7 @@ impl TranscriptionProgress {
             return self.bar.finish_and_clear();
         }
         let (reached_ms, length_ms) = self.totals();
-        let clock = |ms: u64| format!("{}:{:02}", ms / 60_000, ms / 1_000 % 60);
+        let clock = |ms: u64| clock(ms as f64 / 1e3);
         // The templates are constants; without a style the bar still counts.
         let style = |template| ProgressStyle::with_template(template).ok();
         let drawn = match length_ms {
@@ -165,9 +173,130 @@ impl TranscriptionProgress {
     }
 }
 
+/// Progress of a synthesis, in time of audio; shown on a terminal only, once it has taken some time.
+#[derive(Debug)]
+pub(crate) struct SpeechProgress {
+    bar: ProgressBar,
+    begun: Instant,
+    text_bytes: usize,
+    /// Expected duration of the audio, in seconds.
+    expected_s: f64,
+    /// The part of the text that is spoken, in bytes, where the model tells.
+    said: usize,
+}
+
+/// How far a synthesis is.
+#[derive(Debug, PartialEq)]
+struct SpeechState {
+    /// The part that is done, if it can be told.
+    done: Option<f64>,
+    audio_s: f64,
+    elapsed_s: f64,
+}
+
+impl SpeechProgress {
+    /// Shows a line for `text` if standard error is a terminal. `speed` is the tempo.
+    pub(crate) fn new(text: &str, speed: f32) -> Self {
+        let bar = if io::stderr().is_terminal() { ProgressBar::new(STEPS) } else { ProgressBar::hidden() };
+        let expected_s = expected_seconds(text) / f64::from(speed.max(0.1));
+        Self { bar, begun: Instant::now(), text_bytes: text.len(), expected_s, said: 0 }
+    }
+
+    /// Updates the progress.
+    pub(crate) fn update(&mut self, chunk: &StreamingOutput) {
+        if let Some(word) = chunk.words.last() {
+            self.said = word.text_end.min(self.text_bytes);
+        }
+        let samples = chunk.sample_offset + chunk.samples.len() as u64;
+        let audio_s = samples as f64 / f64::from(chunk.sample_rate.max(1));
+        let elapsed = self.begun.elapsed();
+        if elapsed >= QUIET {
+            self.draw(&self.state(audio_s, elapsed.as_secs_f64()));
+        }
+    }
+
+    /// Bytes of the text that are spoken, as far as it is known.
+    pub(crate) fn said(&self) -> usize {
+        self.said
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn state(&self, audio_s: f64, elapsed_s: f64) -> SpeechState {
+        let done = match self.said {
+            0 => Some(audio_s / self.expected_s).filter(|done| *done < 1.0),
+            said => Some(said as f64 / self.text_bytes as f64),
+        };
+        SpeechState { done: done.filter(|done| *done > 0.0), audio_s, elapsed_s }
+    }
+
+    fn draw(&self, state: &SpeechState) {
+        // The templates are constants; without a style the bar still counts.
+        let template = if state.done.is_some() { "[{bar:30}] {msg}" } else { "{spinner} {msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.set_message(state.to_string());
+        self.bar.set_position((state.done.unwrap_or(0.0) * STEPS as f64) as u64);
+    }
+}
+
+impl Display for SpeechState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { done, audio_s, elapsed_s } = self;
+        let rtf = elapsed_s / audio_s.max(1e-3);
+        match done {
+            Some(done) => {
+                let (audio, all) = (clock(*audio_s), clock(audio_s / done));
+                let left = clock(elapsed_s * (1.0 - done) / done);
+                write!(f, "{audio} of about {all} spoken, RTF {rtf:.2}, about {left} left")
+            }
+            None => write!(f, "{} spoken, RTF {rtf:.2}", clock(*audio_s)),
+        }
+    }
+}
+
+/// Seconds as minutes and seconds, with hours where there are some.
+fn clock(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    let (hours, minutes) = (seconds / 3_600, seconds / 60 % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{:02}", seconds % 60)
+    } else {
+        format!("{minutes}:{:02}", seconds % 60)
+    }
+}
+
+/// The expected duration of a text that is read at an average tempo.
+fn expected_seconds(text: &str) -> f64 {
+    let per_character = |character: char| match character {
+        // Ideographs, kana and Hangul are syllables.
+        '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => 0.2,
+        _ => 1.0 / 15.0,
+    };
+    text.chars().map(per_character).sum::<f64>().max(0.1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remaining_time_of_speech_follows_the_words_or_the_usual_tempo() {
+        let mut progress = SpeechProgress::new(&"A word. ".repeat(1_500), 1.0);
+        assert!((progress.expected_s - 800.0).abs() < 1.0, "{}", progress.expected_s);
+        let shown = progress.state(200.0, 50.0).to_string();
+        assert_eq!(shown, "3:20 of about 13:20 spoken, RTF 0.25, about 2:30 left");
+        let late = progress.state(900.0, 90.0);
+        assert_eq!((late.done, late.to_string()), (None, "15:00 spoken, RTF 0.10".to_owned()));
+        progress.said = 6_000;
+        let shown = progress.state(4_000.0, 400.0).to_string();
+        assert_eq!(shown, "1:06:40 of about 2:13:20 spoken, RTF 0.10, about 6:40 left");
+        assert!(SpeechProgress::new("早上好。", 2.0).expected_s < 0.5);
+    }
 
     #[test]
     fn progress_is_counted_in_time_of_audio() {

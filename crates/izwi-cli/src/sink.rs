@@ -1,29 +1,31 @@
 //! Destinations of results: files that appear whole or not at all, and standard output.
 //!
-//! Encodes audio in the format of the file's extension. Knows no engine.
+//! Decides the format of audio. Knows no engine.
 
-use std::fs::{self, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use izwi_audio::encode::{self, Encoder, EncoderConfig, FORMATS, Format};
 
+use crate::audio_file::AudioFile;
 use crate::failure;
 use crate::output;
 
-/// Format of files without an extension and of standard output.
+/// Format where neither `--format` nor an extension names one: of standard output, devices and pipes.
 const DEFAULT_FORMAT: &Format = &encode::WAV;
-/// The file of `izwi say` without `-o`.
-const DEFAULT_FILE: &str = "izwi.wav";
+/// The file without `-o`, without its extension.
+const DEFAULT_FILE: &str = "izwi";
 
-/// Destination of the audio of `izwi say`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Destination of audio, and its format.
+#[derive(Debug, Clone)]
 pub(crate) enum Target {
     /// A file.
-    File(PathBuf),
+    File(PathBuf, &'static Format),
     /// Standard output.
-    Stdout,
+    Stdout(&'static Format),
     /// None: the audio is only played.
     None,
 }
@@ -33,6 +35,8 @@ pub(crate) enum Target {
 pub(crate) struct TargetOptions<'a> {
     /// The path after `-o`.
     pub(crate) output: Option<&'a Path>,
+    /// The format of `--format`.
+    pub(crate) format: Option<&'static Format>,
     /// Whether the audio is played.
     pub(crate) play: bool,
     /// Whether standard output carries a JSON object.
@@ -45,8 +49,9 @@ impl Target {
     /// Chooses the destination. Writes nothing.
     ///
     /// # Errors
-    /// The options contradict each other, or the extension of the file names an unsupported format.
+    /// The options contradict each other, or name no format, or one that is not supported.
     pub(crate) fn choose(options: TargetOptions<'_>) -> Result<Self> {
+        let default = options.format.unwrap_or(DEFAULT_FORMAT);
         match options.output {
             Some(path) if path == Path::new("-") => match options {
                 TargetOptions { json: true, .. } => {
@@ -56,41 +61,70 @@ impl Target {
                     "standard output is a terminal, which cannot play audio",
                     "pipe it into a program, give -o a file, or use --play",
                 )),
-                _ => Ok(Self::Stdout),
+                _ => Ok(Self::Stdout(default)),
             },
-            Some(path) => match unsupported_extension(path) {
-                Some(extension) if !is_special(path) => Err(failure::usage(
-                    format!("'{}' asks for {extension}, which is not supported", path.display()),
-                    format!("name a file with one of the extensions {}", supported_extensions()),
-                )),
-                _ => Ok(Self::File(path.to_path_buf())),
-            },
+            Some(path) if is_special(path) => Ok(Self::File(path.to_path_buf(), default)),
+            Some(path) => Ok(Self::File(path.to_path_buf(), file_format(path, options.format)?)),
             None if options.play => Ok(Self::None),
-            None if options.stdout_is_terminal || options.json => Ok(Self::File(PathBuf::from(DEFAULT_FILE))),
+            None if options.stdout_is_terminal || options.json => {
+                let extension = default.extensions.first().unwrap_or(&default.name);
+                Ok(Self::File(PathBuf::from(DEFAULT_FILE).with_extension(extension), default))
+            }
             None => Err(failure::usage(
                 "standard output is not a terminal, and no destination of the audio is given",
-                "add -o FILE, -o - for WAV on standard output, or --play",
+                "add -o FILE, -o - for standard output, or --play",
             )),
         }
+    }
+
+    /// The file at a path, which is not `-`, and its format.
+    ///
+    /// # Errors
+    /// The extension names no format, or one that is not supported.
+    pub(crate) fn file(path: &Path) -> Result<(PathBuf, &'static Format)> {
+        let format = if is_special(path) { DEFAULT_FORMAT } else { file_format(path, None)? };
+        Ok((path.to_path_buf(), format))
     }
 
     /// The name in reports.
     pub(crate) fn label(&self) -> String {
         match self {
-            Self::File(path) => path.display().to_string(),
-            Self::Stdout => "standard output".to_owned(),
+            Self::File(path, _) => path.display().to_string(),
+            Self::Stdout(_) => "standard output".to_owned(),
             Self::None => "played".to_owned(),
         }
     }
 }
 
-/// The extension of a path in lower case.
-fn extension(path: &Path) -> Option<String> {
-    path.extension().map(|extension| extension.to_string_lossy().to_lowercase())
+/// The format of a file: that of `--format`, else that of its extension, which must not contradict.
+///
+/// # Errors
+/// Neither names one, or they name two.
+fn file_format(path: &Path, asked: Option<&'static Format>) -> Result<&'static Format> {
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let own = extension.as_deref().and_then(Format::by_extension);
+    let shown = path.display();
+    match (own, asked, extension) {
+        (Some(own), Some(asked), _) if own.name != asked.name => Err(failure::usage(
+            format!("'{shown}' is a name of {}, and --format asks for {}", own.name, asked.name),
+            "leave --format out, or change the extension",
+        )),
+        (Some(format), _, _) | (None, Some(format), _) => Ok(format),
+        (None, None, Some(extension)) => Err(failure::usage(
+            format!("'{shown}' asks for {extension}, which is not supported"),
+            format!("name a file with one of the extensions {}, or add --format", supported_extensions()),
+        )),
+        (None, None, None) => Err(failure::usage(
+            format!("'{shown}' has no extension that names a format"),
+            format!("add one of {}, or --format", supported_extensions()),
+        )),
+    }
 }
 
-fn unsupported_extension(path: &Path) -> Option<String> {
-    extension(path).filter(|extension| Format::by_extension(extension).is_none())
+/// Reads the value of `--format`.
+pub(crate) fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
+    let names = FORMATS.iter().map(|format| format.name);
+    PossibleValuesParser::new(names).map(|name| Format::by_name(&name).unwrap_or(DEFAULT_FORMAT))
 }
 
 fn supported_extensions() -> String {
@@ -111,14 +145,19 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
     PendingFile::begin(path).map(drop)
 }
 
-/// Writes a whole audio file in the format of its extension: it appears complete, or not at all.
+/// Writes a whole audio file: it appears complete, or not at all.
 ///
 /// # Errors
 /// The file cannot be written, or the format cannot hold the audio.
-pub(crate) fn write_audio(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<()> {
-    let format = extension(path).and_then(|extension| Format::by_extension(&extension));
-    let format = format.unwrap_or(DEFAULT_FORMAT);
-    write_with(path, |mut file| Ok(format.write_all(samples, sample_rate_hz, &mut file)?))
+pub(crate) fn write_audio(
+    path: &Path,
+    format: &'static Format,
+    samples: &[f32],
+    sample_rate_hz: u32,
+) -> Result<()> {
+    let mut file = AudioFile::create(path, format, sample_rate_hz)?;
+    file.write(samples)?;
+    file.finish()
 }
 
 /// Writes a whole file: it appears complete, or not at all.
@@ -126,25 +165,15 @@ pub(crate) fn write_audio(path: &Path, samples: &[f32], sample_rate_hz: u32) -> 
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_with(path, |file| Ok(file.write_all(bytes).and_then(|()| file.flush())?))
-}
-
-fn write_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
-    match PendingFile::begin(path)? {
-        PendingFile::InPlace(path) => {
-            let file = OpenOptions::new().write(true).open(path).with_context(cannot)?;
-            write(&mut BufWriter::new(file)).with_context(cannot)
-        }
-        PendingFile::Temporary { file, path } => {
-            write(&mut BufWriter::new(file.as_file())).with_context(cannot)?;
-            file.persist(path).map(drop).map_err(|error| error.error).with_context(cannot)
-        }
-    }
+    let pending = PendingFile::begin(path)?;
+    pending.open().and_then(|mut file| file.write_all(bytes)).with_context(cannot)?;
+    pending.keep().with_context(cannot)
 }
 
 /// A file that is being written.
-enum PendingFile {
+#[derive(Debug)]
+pub(crate) enum PendingFile {
     /// A temporary file in the same folder, renamed to `path` at the end.
     Temporary { file: tempfile::NamedTempFile, path: PathBuf },
     /// A device or a pipe, which is not replaced.
@@ -152,7 +181,11 @@ enum PendingFile {
 }
 
 impl PendingFile {
-    fn begin(path: &Path) -> Result<Self> {
+    /// Begins to write the file at `path`.
+    ///
+    /// # Errors
+    /// The folder is missing or read-only, or the path is a folder.
+    pub(crate) fn begin(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot write {}", path.display());
         if is_special(path) {
             return Ok(Self::InPlace(path.to_path_buf()));
@@ -174,8 +207,11 @@ impl PendingFile {
             let message = format!("cannot write {}: there is no folder {}", path.display(), folder.display());
             return Err(failure::with_help(message, "create the folder, or name another"));
         }
+        // Named after the file, for those who look for it while it grows or after the process was killed.
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = format!("{name}.");
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".izwi-").suffix(".part");
+        builder.prefix(&prefix).suffix(".part");
         #[cfg(unix)]
         let permissions = {
             use std::os::unix::fs::PermissionsExt as _;
@@ -187,14 +223,36 @@ impl PendingFile {
         let file = builder.tempfile_in(folder).with_context(cannot)?;
         Ok(Self::Temporary { file, path: target })
     }
+
+    /// Opens it for writing.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        match self {
+            Self::Temporary { file, .. } => file.as_file().try_clone(),
+            Self::InPlace(path) => OpenOptions::new().write(true).open(path),
+        }
+    }
+
+    /// Lets what was written appear at the file's path.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn keep(self) -> io::Result<()> {
+        match self {
+            Self::Temporary { file, path } => file.persist(path).map(drop).map_err(|error| error.error),
+            Self::InPlace(_) => Ok(()),
+        }
+    }
 }
 
 /// Writes a whole audio file to standard output.
 ///
 /// # Errors
 /// It was closed, or the format cannot hold the audio.
-pub(crate) fn write_stdout(samples: &[f32], sample_rate_hz: u32) -> Result<()> {
-    output::write_bytes(&DEFAULT_FORMAT.encode_all(samples, sample_rate_hz)?)
+pub(crate) fn write_stdout(format: &Format, samples: &[f32], sample_rate_hz: u32) -> Result<()> {
+    output::write_bytes(&format.encode_all(samples, sample_rate_hz)?)
 }
 
 /// Audio of unknown length on standard output.
@@ -206,9 +264,9 @@ impl StdoutStream {
     ///
     /// # Errors
     /// Standard output was closed.
-    pub(crate) fn start(sample_rate_hz: u32) -> Result<Self> {
+    pub(crate) fn start(format: &Format, sample_rate_hz: u32) -> Result<Self> {
         let config = EncoderConfig::streamed(sample_rate_hz);
-        let mut stream = Self(DEFAULT_FORMAT.encoder(&config)?);
+        let mut stream = Self(format.encoder(&config)?);
         stream.write(&[])?;
         Ok(stream)
     }
@@ -235,21 +293,59 @@ mod tests {
     use super::*;
 
     fn chosen(output: Option<&str>, play: bool, json: bool, stdout_is_terminal: bool) -> Result<Target> {
-        Target::choose(TargetOptions { output: output.map(Path::new), play, json, stdout_is_terminal })
+        let output = output.map(Path::new);
+        Target::choose(TargetOptions { output, format: None, play, json, stdout_is_terminal })
+    }
+
+    /// What was chosen, in words.
+    fn shown(target: &Target) -> String {
+        match target {
+            Target::File(path, format) => format!("{} {}", path.display(), format.name),
+            Target::Stdout(format) => format!("- {}", format.name),
+            Target::None => "none".to_owned(),
+        }
     }
 
     #[test]
     fn the_target_follows_the_options() {
         for (output, play, json, terminal, expected) in [
-            (None, false, false, true, Target::File("izwi.wav".into())),
-            (None, false, true, false, Target::File("izwi.wav".into())),
-            (None, true, false, false, Target::None),
-            (Some("-"), false, false, false, Target::Stdout),
-            (Some("a.WAV"), true, false, true, Target::File("a.WAV".into())),
-            (Some("plain"), false, false, false, Target::File("plain".into())),
+            (None, false, false, true, "izwi.wav wav"),
+            (None, false, true, false, "izwi.wav wav"),
+            (None, true, false, false, "none"),
+            (Some("-"), false, false, false, "- wav"),
+            (Some("a.WAV"), true, false, true, "a.WAV wav"),
+            (Some("a.b.ogg"), false, false, false, "a.b.ogg opus"),
         ] {
-            assert_eq!(chosen(output, play, json, terminal).unwrap(), expected, "{output:?}");
+            assert_eq!(shown(&chosen(output, play, json, terminal).unwrap()), expected, "{output:?}");
         }
+    }
+
+    #[test]
+    fn the_format_is_that_of_the_flag_or_of_the_extension() {
+        let with = |format: &str, output: Option<&str>| {
+            let (output, format) = (output.map(Path::new), Format::by_name(format));
+            assert!(format.is_some());
+            let options = TargetOptions {
+                output,
+                format,
+                play: false,
+                json: false,
+                stdout_is_terminal: output.is_none(),
+            };
+            Target::choose(options)
+        };
+        for (format, output, expected) in [
+            ("mp3", None, "izwi.mp3 mp3"),
+            ("pcm", None, "izwi.pcm pcm"),
+            ("flac", Some("-"), "- flac"),
+            ("mp3", Some("plain"), "plain mp3"),
+            ("opus", Some("a.ogg"), "a.ogg opus"),
+            ("mp3", Some("a.v2"), "a.v2 mp3"),
+        ] {
+            assert_eq!(shown(&with(format, output).unwrap()), expected);
+        }
+        let error = with("mp3", Some("a.wav")).unwrap_err().to_string();
+        assert_eq!(error, "'a.wav' is a name of wav, and --format asks for mp3");
     }
 
     #[test]
@@ -259,6 +355,7 @@ mod tests {
             (Some("-"), true, false, "both write"),
             (Some("-"), false, true, "is a terminal"),
             (Some("a.aac"), false, false, "asks for aac"),
+            (Some("plain"), false, false, "has no extension"),
         ] {
             let error = chosen(output, false, json, terminal).unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
@@ -273,7 +370,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         check_file(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old", "a check changes nothing");
-        write_audio(&path, &[0.0; 24], 24_000).unwrap();
+        write_audio(&path, &encode::WAV, &[0.0; 24], 24_000).unwrap();
         assert_eq!(fs::read(&path).unwrap().len(), 44 + 48);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -289,14 +386,14 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn devices_are_written_and_links_are_followed() {
-        write_audio(Path::new("/dev/null"), &[0.0; 24], 24_000).unwrap();
+        write_audio(Path::new("/dev/null"), &encode::WAV, &[0.0; 24], 24_000).unwrap();
         assert!(is_special(Path::new("/dev/null")));
 
         let folder = tempfile::tempdir().unwrap();
         let (real, link) = (folder.path().join("real.wav"), folder.path().join("link.wav"));
         fs::write(&real, "old").unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        write_audio(&link, &[0.0; 24], 24_000).unwrap();
+        write_audio(&link, &encode::WAV, &[0.0; 24], 24_000).unwrap();
         assert!(link.is_symlink());
         assert_eq!(fs::read(&real).unwrap().len(), 92);
     }

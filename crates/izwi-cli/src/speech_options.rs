@@ -7,14 +7,19 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 use izwi_core::engine::{Engine, EngineCoreRequest, ReferenceAudio, SpeechOptions, VoiceInput};
-use izwi_hub::{Store, VoiceError, VoiceStore};
+use izwi_hub::{VoiceError, VoiceStore};
 use izwi_server::OPENAI_VOICES;
-use izwi_types::Voice;
+use izwi_types::{Voice, suggest};
 
 use crate::{failure, input};
 
+/// Headings in the help.
+const VOICE: &str = "Voice";
+const SAMPLING: &str = "Sampling";
+
 /// Options of a synthesis request. The model has defaults for all of them.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = VOICE)]
 pub(crate) struct SpeechFlags {
     /// Voice: one of the model's voices, or a saved voice (see `izwi voices`)
     #[arg(long, value_name = "NAME")]
@@ -26,7 +31,7 @@ pub(crate) struct SpeechFlags {
     #[arg(long, value_name = "TEXT", requires = "ref_audio")]
     ref_text: Option<String>,
     /// Use only the timbre of that recording
-    #[arg(long, requires = "ref_audio")]
+    #[arg(long, requires = "ref_audio", hide_short_help = true)]
     timbre_only: bool,
     #[command(flatten)]
     options: OptionFlags,
@@ -38,6 +43,8 @@ struct OptionFlag {
     kind: FlagKind,
     value_name: &'static str,
     help: &'static str,
+    /// Its heading in the help; the short help has the flags of the voice alone.
+    heading: &'static str,
 }
 
 #[derive(Clone, Copy)]
@@ -54,60 +61,70 @@ const OPTION_FLAGS: &[OptionFlag] = &[
         kind: FlagKind::Text,
         value_name: "TEXT",
         help: "Style prompt, if the model supports one",
+        heading: VOICE,
     },
     OptionFlag {
         member: "language",
         kind: FlagKind::Text,
         value_name: "TAG",
         help: "Language of the text, as a BCP 47 tag",
+        heading: VOICE,
     },
     OptionFlag {
         member: "speed",
         kind: FlagKind::Float,
         value_name: "FACTOR",
         help: "Tempo; 1 is the voice's normal tempo",
+        heading: VOICE,
     },
     OptionFlag {
         member: "seed",
         kind: FlagKind::Integer,
         value_name: "N",
         help: "Random seed; the same seed gives the same speech",
+        heading: VOICE,
     },
     OptionFlag {
         member: "temperature",
         kind: FlagKind::Float,
         value_name: "T",
         help: "Sampling temperature, 0 to 2; 0 always takes the most likely token",
+        heading: SAMPLING,
     },
     OptionFlag {
         member: "top_p",
         kind: FlagKind::Float,
         value_name: "P",
         help: "Sample from the most likely tokens that together have this probability",
+        heading: SAMPLING,
     },
     OptionFlag {
         member: "top_k",
         kind: FlagKind::Integer,
         value_name: "N",
         help: "Sample from this many most likely tokens; 0 for all",
+        heading: SAMPLING,
     },
     OptionFlag {
         member: "repetition_penalty",
         kind: FlagKind::Float,
         value_name: "FACTOR",
         help: "Penalty for tokens that were generated before; 1 for none",
+        heading: SAMPLING,
     },
     OptionFlag {
         member: "max_tokens",
         kind: FlagKind::Integer,
         value_name: "N",
         help: "Maximum number of generated tokens",
+        heading: SAMPLING,
     },
     OptionFlag {
         member: "non_streaming_mode",
         kind: FlagKind::Bool,
         value_name: "true|false",
         help: "Feed the whole text to the model before it generates, instead of while it generates",
+        heading: SAMPLING,
     },
 ];
 
@@ -115,6 +132,7 @@ impl OptionFlag {
     fn arg(&self) -> Arg {
         let arg = Arg::new(self.member).long(self.member.replace('_', "-"));
         let arg = arg.value_name(self.value_name).help(self.help);
+        let arg = arg.help_heading(self.heading).hide_short_help(self.heading == SAMPLING);
         match self.kind {
             FlagKind::Text => arg,
             FlagKind::Integer => arg.value_parser(value_parser!(u64)),
@@ -171,10 +189,21 @@ impl clap::FromArgMatches for OptionFlags {
 }
 
 impl SpeechFlags {
-    /// The model that made the voice, if it is a saved voice of a known model.
-    pub(crate) fn voice_model(&self, store: &Store) -> Option<String> {
-        let (voice, _) = store.voices().read(self.voice.as_deref()?).ok()?;
-        voice.made_by.filter(|model| store.manifest(model).is_ok())
+    /// The options of a voice, and of a language where it is not that of the voice.
+    pub(crate) fn of_voice(name: &str, language: Option<String>) -> Self {
+        let options = OptionFlags(SpeechOptions { language, ..SpeechOptions::default() });
+        Self { voice: Some(name.to_owned()), ref_audio: None, ref_text: None, timbre_only: false, options }
+    }
+
+    /// The name of the voice.
+    pub(crate) fn voice(&self) -> Option<&str> {
+        self.voice.as_deref()
+    }
+
+    /// The tempo.
+    pub(crate) fn speed(&self) -> f32 {
+        let OptionFlags(options) = &self.options;
+        options.speed.unwrap_or(1.0)
     }
 
     /// The engine request for `text`.
@@ -232,11 +261,10 @@ fn with_voice(
             None => request,
         }),
         (Err(VoiceError::Unknown { .. } | VoiceError::Name { .. }), None) => {
-            let known: Vec<&str> = own.iter().map(|voice| voice.id.as_str()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let message = format!("voice '{name}' is unknown");
-            let model = &engine.profile().model;
-            let help = format!("voices of model '{model}': {known}; `izwi voices` lists saved ones");
+            let message = format!("model '{}' has no voice '{name}'", engine.profile().model);
+            let saved = voices.names().unwrap_or_default();
+            let known = own.iter().map(|voice| voice.id.as_str()).chain(saved.iter().map(String::as_str));
+            let help = format!("{}; `izwi voices` lists those of all models", suggest(name, "voices", known));
             Err(failure::with_help(message, help))
         }
         (Err(error), None) => Err(error.into()),
@@ -302,7 +330,7 @@ mod tests {
         assert!(matches!(request("anna").unwrap().reference, Some(VoiceInput::Pack(_))));
         assert!(matches!(request("nova").unwrap().reference, Some(VoiceInput::Pack(_))));
         assert_eq!(request("ash").unwrap().voice.as_deref(), Some("two"));
-        assert!(request("../anna").unwrap_err().to_string().contains("is unknown"));
+        assert!(request("../anna").unwrap_err().to_string().contains("has no voice '../anna'"));
 
         let line = format!("--ref-audio {} --ref-text ah --timbre-only", clip.display());
         let request = options(&line).request(&engine, &voices, "hi".into()).unwrap();

@@ -3,8 +3,7 @@
 //! Knows no destination of the audio.
 
 use anyhow::Result;
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestStats};
-use izwi_types::TextNotes;
+use izwi_core::engine::{Engine, EngineCoreRequest, RequestStats, StreamingOutput};
 
 use crate::engine::OutputStream;
 use crate::interrupt::Interrupt;
@@ -20,8 +19,7 @@ pub(crate) struct Speech {
     pub(crate) stats: RequestStats,
 }
 
-/// Runs a request. `on_notes` receives what the model says otherwise than it is written, before `on_chunk` receives each
-/// chunk; `keep` says whether all samples are returned as well.
+/// Runs a request. `on_chunk` receives each chunk; `keep` says whether all samples are returned as well.
 ///
 /// # Errors
 /// The request is refused or fails, `on_chunk` fails, or the process is interrupted.
@@ -30,19 +28,14 @@ pub(crate) async fn synthesize(
     request: EngineCoreRequest,
     interrupt: &mut Interrupt,
     keep: bool,
-    on_notes: impl FnOnce(&TextNotes),
-    mut on_chunk: impl AsyncFnMut(&[f32]) -> Result<()>,
+    mut on_chunk: impl AsyncFnMut(&StreamingOutput) -> Result<()>,
 ) -> Result<Speech> {
     let work = async {
         let mut chunks = OutputStream::start(engine, request).await?;
         let mut samples = Vec::new();
-        let mut on_notes = Some(on_notes);
         loop {
             let chunk = chunks.next().await?;
-            if let Some(on_notes) = on_notes.take() {
-                on_notes(&chunk.notes);
-            }
-            on_chunk(&chunk.samples).await?;
+            on_chunk(&chunk).await?;
             if keep {
                 samples.extend_from_slice(&chunk.samples);
             }

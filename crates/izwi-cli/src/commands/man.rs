@@ -11,8 +11,9 @@ use crate::output;
 const SOURCE: &str = concat!("izwi ", env!("CARGO_PKG_VERSION"));
 
 /// Write the manual pages
+///
+/// `izwi man ~/.local/share/man/man1` makes `man izwi` and `man izwi-say` work.
 #[derive(Debug, clap::Args)]
-#[command(hide = true)]
 pub(crate) struct Args {
     /// Folder of the pages, `man1` of a folder that `man` searches
     #[arg(value_name = "DIR")]

@@ -2,23 +2,18 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
-use izwi_core::engine::Engine;
+use izwi_audio::encode::Format;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_hub::Store;
-use izwi_types::TextNotes;
-use serde::Serialize;
 
-use crate::engine::{Loaded, incomplete, millis};
 use crate::settings::Resolved;
-use crate::sink::{self, StdoutStream, Target, TargetOptions};
-use crate::sound::{Player, Playing};
+use crate::sink::{self, Target, TargetOptions};
+use crate::sound::Player;
+use crate::speaking::Speaking;
 use crate::speech_options::SpeechFlags;
-use crate::synthesis::{self, Speech};
-use crate::{engine, failure, input, logging, models, output};
+use crate::{engine, failure, input, logging, models, output, voice_list};
 
 /// A character in UTF-8 has at most four bytes.
 const MAX_TEXT_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
@@ -26,22 +21,27 @@ const MAX_TEXT_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
 /// Synthesise speech from text
 ///
 /// Without -o and --play the audio goes to izwi.wav in the current folder, replacing it. If standard output is not a
-/// terminal (and --json is not given), a destination is required. A file appears whole or not at all, also after an
-/// interrupt. One line on standard error reports the duration, the RTF (time to compute over time of audio) and the
-/// time to the first audio. A saved voice uses the model that made it, unless --model names another. A model that is not
-/// installed is pulled first.
+/// terminal (and --json is not given), a destination is required. The audio of a file is written while it is generated,
+/// to FILE.XXXXXX.part, and appears at its end. Ctrl-C ends it there: the file is valid, and a line says where in the text
+/// it ends. On a terminal a long text shows its progress and the remaining time. One line on standard error reports the
+/// duration, the RTF (time to compute over time of audio) and the time to the first audio. Without --model, a voice
+/// brings its model: the one that made a saved voice, or an installed one that has the voice where the default model has
+/// not. A model that is not installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Text to synthesise; - or nothing reads standard input
     text: Option<String>,
-    /// Audio file to write, in the format of its extension (.wav, .mp3, .opus, .ogg, .flac, .ulaw, .alaw); - writes WAV to
-    /// standard output
+    /// Audio file to write, in the format of its extension (.wav, .mp3, .opus, .ogg, .flac, .ulaw, .alaw); a name without
+    /// one needs --format; - writes to standard output
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
+    /// Format of the audio [default: that of the extension; wav for standard output, devices and pipes]
+    #[arg(long, value_parser = sink::format_parser())]
+    format: Option<&'static Format>,
     /// Play the audio while it is generated, through the sound device or else a player program
     #[arg(long, short)]
     play: bool,
-    /// Pass audio on while it is generated: to -o - as a WAV of unknown length, to a player program as a stream
+    /// Pass audio on while it is generated: to -o - with a header of unknown length, to a player program as a stream
     #[arg(long)]
     stream: bool,
     #[command(flatten)]
@@ -54,173 +54,36 @@ pub(crate) struct Args {
     no_pull: bool,
 }
 
-/// What `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    /// Absent if no file was written.
-    file: Option<String>,
-    player: Option<&'static str>,
-    model: String,
-    device: String,
-    seconds: f64,
-    samples: u64,
-    sample_rate_hz: u32,
-    rtf: f32,
-    ttfa_ms: Option<f64>,
-    generation_ms: f64,
-    load_ms: f64,
-    /// The same text with this seed gives the same bytes.
-    seed: u64,
-    finish_reason: &'static str,
-    /// What the model says otherwise than it is written.
-    warnings: Vec<String>,
-}
-
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn");
     let target = Target::choose(TargetOptions {
         output: args.output.as_deref(),
+        format: args.format,
         play: args.play,
         json: args.json,
         stdout_is_terminal: output::stdout_is_terminal(),
     })?;
     let player = args.play.then(|| Player::find(args.stream)).transpose()?;
-    if let Target::File(path) = &target {
+    if let Target::File(path, _) = &target {
         sink::check_file(path)?;
     }
     let text = text(args.text.as_deref())?;
     let mut config = engine::local_config(resolved);
     let store = models::open(&resolved.settings)?;
+    // The voices of a remote model are not known before it is asked.
     if !resolved.is_flag("model")
-        && let Some(model) = args.options.voice_model(&store)
+        && resolved.settings.remote(&config.model).is_none()
+        && let Some(name) = args.options.voice()
+        && let Some(found) = voice_list::find(&store, name, &config.model, false)
     {
-        config.model = model;
+        config.model = found.model;
     }
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
 
-    let job = Job { args, target, player, store: &store };
-    engine::run_model(config, remote, async |loaded| job.run(loaded, text).await)
-}
-
-struct Job<'a> {
-    args: &'a Args,
-    target: Target,
-    player: Option<Player>,
-    store: &'a Store,
-}
-
-impl Job<'_> {
-    async fn run(&self, loaded: Loaded, text: String) -> Result<()> {
-        let Loaded { engine, mut interrupt, load_time } = loaded;
-        let request = self.args.options.request(&engine, self.store.voices(), text)?;
-        let mut live = self.start_streams(engine.profile().info.sample_rate_hz)?;
-        let is_passed_on = self.args.stream || (self.target == Target::None && live.playing.is_some());
-        let keep = !is_passed_on || matches!(self.target, Target::File(_));
-        let on_chunk = async |samples: &[f32]| live.write(samples).await;
-        let mut warnings = Vec::new();
-        let on_notes = |notes: &TextNotes| warnings = self.warn(&engine, notes);
-        let speech =
-            synthesis::synthesize(&engine, request, &mut interrupt, keep, on_notes, on_chunk).await?;
-
-        match &self.target {
-            Target::File(path) => sink::write_audio(path, &speech.samples, speech.sample_rate_hz)?,
-            Target::Stdout if !self.args.stream => {
-                sink::write_stdout(&speech.samples, speech.sample_rate_hz)?
-            }
-            Target::Stdout | Target::None => {}
-        }
-        if let Some(stdout) = live.stdout {
-            stdout.finish()?;
-        }
-        match (live.playing, &self.player) {
-            (Some(mut playing), _) => interrupt.guard(playing.finish()).await?,
-            (None, Some(player)) => {
-                player.play_samples(&speech.samples, speech.sample_rate_hz, &mut interrupt).await?;
-            }
-            (None, None) => {}
-        }
-        self.report(&engine, &speech, load_time, warnings)
-    }
-
-    /// Tells what the model says otherwise than it is written, and returns the sentences.
-    fn warn(&self, engine: &Engine, notes: &TextNotes) -> Vec<String> {
-        let model = &engine.profile().model;
-        let notes = notes.sentences(model, |language| self.store.speaker_hint(language));
-        let sentences: Vec<String> = notes.into_iter().map(|note| note.message).collect();
-        for sentence in &sentences {
-            output::status(&format!("warning: {sentence}"));
-        }
-        sentences
-    }
-
-    /// Starts the streams that receive audio while it is generated.
-    fn start_streams(&self, sample_rate_hz: u32) -> Result<LiveStreams> {
-        let streams = self.args.stream;
-        let stdout = (streams && self.target == Target::Stdout).then(|| StdoutStream::start(sample_rate_hz));
-        let player = self.player.as_ref().filter(|player| streams || player.prefers_streams());
-        let playing = player.map(|player| player.open_stream(sample_rate_hz));
-        Ok(LiveStreams { stdout: stdout.transpose()?, playing: playing.transpose()? })
-    }
-
-    fn report(
-        &self,
-        engine: &Engine,
-        speech: &Speech,
-        load_time: Duration,
-        warnings: Vec<String>,
-    ) -> Result<()> {
-        let stats = &speech.stats;
-        let seconds = stats.audio_duration.as_secs_f64();
-        let ttfa_ms = stats.time_to_first_audio.map(millis);
-        if let Some(warning) = incomplete(stats.finish_reason, "speech") {
-            output::status(&format!("warning: {warning}"));
-        }
-        if self.args.json {
-            let file = match &self.target {
-                Target::File(path) => Some(path.display().to_string()),
-                Target::Stdout | Target::None => None,
-            };
-            return output::print_json(&Report {
-                file,
-                player: self.player.as_ref().map(Player::name),
-                model: engine.profile().model.clone(),
-                device: engine.profile().device.clone(),
-                seconds,
-                samples: stats.samples,
-                sample_rate_hz: speech.sample_rate_hz,
-                rtf: stats.rtf(),
-                ttfa_ms,
-                generation_ms: millis(stats.generation_time),
-                load_ms: millis(load_time),
-                seed: stats.seed,
-                finish_reason: stats.finish_reason.label(),
-                warnings,
-            });
-        }
-        let first = ttfa_ms.map_or_else(String::new, |ttfa| format!(", first audio after {ttfa:.0} ms"));
-        output::status(&format!("{}: {seconds:.2} s, RTF {:.3}{first}", self.target.label(), stats.rtf()));
-        Ok(())
-    }
-}
-
-/// Receivers of audio while it is generated.
-#[derive(Debug, Default)]
-struct LiveStreams {
-    stdout: Option<StdoutStream>,
-    playing: Option<Playing>,
-}
-
-impl LiveStreams {
-    async fn write(&mut self, samples: &[f32]) -> Result<()> {
-        if let Some(stdout) = &mut self.stdout {
-            tokio::task::block_in_place(|| stdout.write(samples))?;
-        }
-        match &mut self.playing {
-            Some(playing) => playing.write(samples).await,
-            None => Ok(()),
-        }
-    }
+    let (stream, json) = (args.stream, args.json);
+    let speaking = Speaking { options: &args.options, target, player, stream, json, store: &store };
+    engine::run_model(config, remote, async |loaded| speaking.run(loaded, text).await)
 }
 
 /// The text of the argument, or of standard input.

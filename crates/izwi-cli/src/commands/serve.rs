@@ -20,6 +20,10 @@ use crate::{address, engine, logging, machine, models, output};
 /// The remedy for an address that other machines can reach.
 const OPEN_ADDRESS: &str = "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure";
 
+/// What is told of a Wyoming port that other machines can reach.
+const OPEN_WYOMING: &str = "warning: the Wyoming port has no key: every machine that reaches it can speak and transcribe here; let a \
+    firewall pass Home Assistant alone";
+
 /// How long the last traces may take to leave at shutdown.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -81,6 +85,9 @@ async fn serve(
     if let Some(wyoming) = &wyoming {
         let address = wyoming.local_addr().context("the listener has no address")?;
         output::status(&format!("izwi serves wyoming on tcp://{address}"));
+        if !address.ip().is_loopback() {
+            output::status(OPEN_WYOMING);
+        }
     }
     let recorder = Recorder::install()?;
     let remotes = &resolved.settings.remote_models;
@@ -155,16 +162,16 @@ fn adopt(listener: net::TcpListener, server: &ServerSettings) -> Result<TcpListe
     TcpListener::from_std(listener).context("the passed socket cannot be used")
 }
 
-/// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `insecure`.
+/// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `wyoming_open` or `insecure`.
 async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> {
     let Some((host, port)) = &server.wyoming.0 else { return Ok(None) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = address::resolve(host, *port)?;
     for address in &addresses {
-        check_bind(*address, false, server.insecure).map_err(|_| {
+        check_bind(*address, false, server.wyoming_open || server.insecure).map_err(|_| {
             failure::with_help(
                 format!("{address} can be reached from other machines, and wyoming has no key"),
-                "use --wyoming 127.0.0.1:10200, or add --insecure in a network that you trust",
+                "use --wyoming 127.0.0.1:10200, or add --wyoming-open in a network that you trust",
             )
         })?;
     }

@@ -61,11 +61,11 @@ pub(crate) struct Setting {
 /// The commands with a setting as a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// All commands.
+    /// All commands; hidden in the short help.
     Everywhere,
     /// Commands that use its section.
     Section,
-    /// Commands that use its section; hidden in the short help.
+    /// Commands that use its section; shown by `--help-all` alone.
     Tuning,
 }
 

@@ -65,7 +65,8 @@ fn argument(setting: &'static Setting) -> Arg {
         .value_name(setting.value_name)
         .help(help)
         .help_heading(heading)
-        .hide_short_help(setting.reach == Reach::Tuning);
+        .hide_short_help(setting.reach != Reach::Section)
+        .hide_long_help(setting.reach == Reach::Tuning);
     match setting.kind {
         Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         Kind::List => arg.action(ArgAction::Append),

@@ -23,6 +23,8 @@ pub(crate) struct ServerSettings {
     pub(crate) insecure: bool,
     /// Where the Wyoming protocol is served, if it is.
     pub(crate) wyoming: WyomingAddress,
+    /// Whether that may be an address that other machines can reach.
+    pub(crate) wyoming_open: bool,
     /// Default ASR model, or `none`.
     pub(crate) asr_model: String,
     /// Models to install and offer in addition to the default ones.
@@ -76,6 +78,7 @@ impl Default for ServerSettings {
             port: 8080,
             insecure: false,
             wyoming: WyomingAddress::default(),
+            wyoming_open: false,
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
             model_ttl_s: 600,

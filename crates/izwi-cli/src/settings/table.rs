@@ -320,7 +320,14 @@ pub(crate) static TABLE: &[Setting] = &[
         Kind::Text,
         "ADDRESS:PORT",
         server.wyoming,
-        "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200, or none; it has no key, so other addresses need insecure"
+        "Address and port of the Wyoming protocol for Home Assistant, like 127.0.0.1:10200, or none; it has no key, so other addresses need wyoming_open"
+    ),
+    switch!(
+        Server,
+        OfSection,
+        "wyoming_open",
+        server.wyoming_open,
+        "Whether the Wyoming port may be bound to an address that other machines can reach: it has no key, so that all of them may use it; the HTTP port stays as it is"
     ),
     switch!(
         Server,

@@ -23,6 +23,7 @@ mod service;
 mod sound;
 #[cfg(target_os = "linux")]
 mod systemd;
+mod wyoming;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
+use izwi_audio::encode::Format;
 use izwi_core::engine::Message;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
 use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
 use crate::settings::Resolved;
-use crate::sink::{self, Target, TargetOptions};
+use crate::sink::{self, Target};
 use crate::sound::Player;
 use crate::{engine, failure, input, logging, models};
 
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             None => {}
         }
         let (samples, sample_rate_hz) = session.finish();
-        file.map_or(Ok(()), |file| sink::write_audio(&file, &samples, sample_rate_hz))
+        file.map_or(Ok(()), |(path, format)| sink::write_audio(&path, format, &samples, sample_rate_hz))
     })
 }
 
@@ -132,14 +133,13 @@ fn turn_text(text: &str) -> Result<String> {
 }
 
 /// The audio file. Standard output is for the text.
-fn output_file(path: &std::path::Path) -> Result<PathBuf> {
+fn output_file(path: &std::path::Path) -> Result<(PathBuf, &'static Format)> {
     if path == std::path::Path::new("-") {
         return Err(failure::usage("standard output has the text of the answers", "give -o a file"));
     }
-    let options = TargetOptions { output: Some(path), play: false, json: false, stdout_is_terminal: true };
-    let Target::File(path) = Target::choose(options)? else { return Ok(path.to_path_buf()) };
+    let (path, format) = Target::file(path)?;
     sink::check_file(&path)?;
-    Ok(path)
+    Ok((path, format))
 }
 
 /// The model of the flag or the setting if it supports chat, else the only installed one that does.

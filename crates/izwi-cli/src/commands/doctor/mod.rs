@@ -1,6 +1,7 @@
 //! `izwi doctor`: checks everything that synthesis needs and prints remedies for problems.
 
 mod finding;
+mod kernels;
 mod models;
 mod system;
 
@@ -15,8 +16,8 @@ use finding::{Finding, Verdict};
 
 /// Check this machine, the installation and the settings
 ///
-/// Synthesises a sentence with the default model, if it is installed, and measures it. The exit code is 1 if a problem
-/// prevents synthesis.
+/// Measures the CPU kernels against the peak of this processor, and, if the default model is installed, the synthesis of a
+/// sentence. The exit code is 1 if a problem prevents synthesis.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print as JSON
@@ -55,6 +56,8 @@ fn findings(resolved: Result<Resolved>) -> Vec<Finding> {
             logging::begin(&resolved.settings, "error");
             findings.push(Finding::ok("settings", "valid; see `izwi config show`"));
             findings.extend(system::findings(&resolved));
+            // Before the models, whose threads would disturb it.
+            findings.push(kernels::finding());
             findings.extend(models::findings(&resolved));
         }
     }

@@ -130,13 +130,5 @@ fn synthesis_speed(resolved: &Resolved) -> Finding {
 }
 
 async fn sentence(engine: &Engine, interrupt: &mut Interrupt) -> Result<Speech> {
-    synthesis::synthesize(
-        engine,
-        EngineCoreRequest::tts(SENTENCE),
-        interrupt,
-        false,
-        |_| {},
-        async |_| Ok(()),
-    )
-    .await
+    synthesis::synthesize(engine, EngineCoreRequest::tts(SENTENCE), interrupt, false, async |_| Ok(())).await
 }

@@ -31,8 +31,9 @@ use transcripts::{Destinations, Format};
 /// first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Recordings, or quoted glob patterns such as 'talks/*.mp3'; - reads one recording from standard input
-    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Recordings, folders of recordings, or quoted glob patterns such as 'talks/*.mp3'; - reads one recording from standard
+    /// input
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     files: Vec<String>,
     /// Format of the transcript
     #[arg(long, short, value_enum, default_value_t = Format::Text)]

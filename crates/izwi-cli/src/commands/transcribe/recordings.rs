@@ -9,6 +9,12 @@ use anyhow::{Context as _, Result};
 
 use crate::{failure, input, output};
 
+/// Extensions of recordings in a folder. A file that is named itself may have any.
+const EXTENSIONS: [&str; 18] = [
+    "aac", "aif", "aiff", "caf", "flac", "m4a", "m4b", "mka", "mkv", "mov", "mp3", "mp4", "oga", "ogg",
+    "opus", "wav", "wave", "webm",
+];
+
 /// One recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Recording {
@@ -49,10 +55,6 @@ impl Recording {
 }
 
 fn read_file(path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
-    if path.is_dir() {
-        let help = format!("name files, for example '{}'", path.join("*.wav").display());
-        return Err(failure::with_help("it is a folder", help));
-    }
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failure::with_help("there is no such file", "check the name"),
         _ => error.into(),
@@ -69,10 +71,11 @@ fn read(recording: impl Read, max_bytes: usize) -> Result<Vec<u8>> {
     })
 }
 
-/// The recordings of the arguments: files, the sorted matches of patterns, `-` for standard input.
+/// The recordings of the arguments: files, the sorted recordings in folders, the sorted matches of patterns, `-` for standard
+/// input.
 ///
 /// # Errors
-/// A pattern is invalid or matches nothing, or standard input is named twice or is a terminal.
+/// A pattern is invalid or matches nothing, a folder has no recording, or standard input is named twice or is a terminal.
 pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
     let mut found = Vec::new();
     for argument in arguments {
@@ -89,11 +92,35 @@ pub(super) fn find(arguments: &[String]) -> Result<Vec<Recording>> {
             found.push(Recording::Stdin);
         } else if argument.contains(['*', '?', '[']) && !Path::new(argument).exists() {
             found.extend(matches(argument)?);
+        } else if Path::new(argument).is_dir() {
+            found.extend(in_folder(Path::new(argument))?);
         } else {
             found.push(Recording::File(argument.into()));
         }
     }
     Ok(found)
+}
+
+/// The sorted recordings in a folder, by their extensions; those in its subfolders are left out.
+fn in_folder(folder: &Path) -> Result<Vec<Recording>> {
+    let cannot = || format!("cannot read the folder {}", folder.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        let pattern = folder.join("**/*.wav");
+        return Err(failure::with_help(
+            format!("the folder {} has no recording ({})", folder.display(), EXTENSIONS.join(", ")),
+            format!("subfolders are not read; name them, or use a pattern such as '{}'", pattern.display()),
+        ));
+    }
+    Ok(files.into_iter().map(Recording::File).collect())
 }
 
 /// The sorted matches of a pattern.
@@ -151,11 +178,27 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_read_without_their_subfolders() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("talks/old.wav")).unwrap();
+        for name in ["talks/b.WAV", "talks/a.mp3", "talks/notes.txt", "talks/old.wav/c.wav", "z.flac"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = names(folder.path(), &["z.flac", "talks"]).unwrap();
+        assert_eq!(found, ["z.flac", "talks/a.mp3", "talks/b.WAV"]);
+        fs::create_dir(folder.path().join("empty")).unwrap();
+        let error = failure::render(&names(folder.path(), &["empty"]).unwrap_err());
+        assert!(
+            error.contains("empty has no recording (aac, ") && error.contains("empty/**/*.wav"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn reading_is_limited_and_errors_are_specific() {
         assert_eq!(read(&b"four"[..], 4).unwrap(), b"four");
         assert!(read(&b"fives"[..], 4).unwrap_err().to_string().contains("more than 4 B"));
         let folder = tempfile::tempdir().unwrap();
-        assert!(read_file(folder.path(), 4).unwrap_err().to_string().contains("is a folder"));
         assert!(read_file(&folder.path().join("no"), 4).unwrap_err().to_string().contains("no such file"));
     }
 }

@@ -1,60 +1,23 @@
-//! `izwi voices`: saved voices, made from recordings by models with voice cloning.
+//! `izwi voices add`: makes a voice of a recording and saves it.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::{Subcommand, ValueHint};
+use clap::ValueHint;
 use izwi_core::engine::ReferenceAudio;
-use izwi_hub::{ModelStatus, SavedVoice, Store, VoiceError, VoiceNotes};
-use serde::Serialize;
+use izwi_hub::{ModelStatus, Store, VoiceError, VoiceNotes};
 
+use super::list;
 use crate::engine::{self, Loaded};
-use crate::failure;
 use crate::settings::Resolved;
-use crate::{input, logging, models, output};
-
-/// List, add and remove saved voices
-///
-/// A saved voice is made from a few seconds of a recording and stored in the `voices` folder of the model store. It works
-/// with the model that made it: use it with `izwi say --voice NAME`, and by its name over HTTP and WebSocket.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Option<VoicesCommand>,
-}
-
-#[derive(Debug, Subcommand)]
-enum VoicesCommand {
-    /// List saved voices; the default of `izwi voices`
-    List {
-        /// Print as JSON
-        #[arg(long)]
-        json: bool,
-    },
-    Add(Add),
-    /// Remove saved voices
-    Rm {
-        /// Voices, as `izwi voices` shows them
-        #[arg(required = true, value_name = "NAME")]
-        names: Vec<String>,
-    },
-    /// Show the properties of a saved voice
-    Show {
-        /// A voice, as `izwi voices` shows it
-        #[arg(value_name = "NAME")]
-        name: String,
-        /// Print as JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
+use crate::{failure, input, models, output};
 
 /// Make a voice from a recording and save it
 ///
 /// Reads wav, flac, mp3, ogg, m4a and webm. A few seconds of one clear voice without music are enough. The model must
 /// support voice cloning; without --model the only such installed model is used. It is pulled if it is not installed.
 #[derive(Debug, clap::Args)]
-struct Add {
+pub(super) struct Add {
     /// Name of the new voice: a-z, 0-9, '.', '_' and '-'
     #[arg(value_name = "NAME")]
     name: String,
@@ -78,99 +41,15 @@ struct Add {
     no_pull: bool,
 }
 
-/// A voice in the output of `--json`.
-#[derive(Debug, Serialize)]
-struct VoiceJson<'a> {
-    name: &'a str,
-    /// The model that made it, if known.
-    made_by: Option<&'a str>,
-    family: &'a str,
-    /// Fingerprint of the checkpoint that it works with.
-    fingerprint: &'a str,
-    created: &'a str,
-    text: Option<&'a str>,
-    bytes: u64,
-}
-
-pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
-    logging::begin(&resolved.settings, "warn,symphonia=off");
-    let store = models::open(&resolved.settings)?;
-    match &args.command {
-        None => list(&store.voices().list()?, false),
-        Some(VoicesCommand::List { json }) => list(&store.voices().list()?, *json),
-        Some(VoicesCommand::Add(add)) => add.run(resolved),
-        Some(VoicesCommand::Rm { names }) => {
-            for name in names {
-                store.voices().remove(name)?;
-                output::print(&format!("{name} is removed\n"))?;
-            }
-            Ok(())
-        }
-        Some(VoicesCommand::Show { name, json }) => show(&store.voices().read(name)?.0, *json),
-    }
-}
-
-fn list(voices: &[SavedVoice], json: bool) -> Result<()> {
-    if json {
-        return output::print_json(&voices.iter().map(voice_json).collect::<Vec<_>>());
-    }
-    if voices.is_empty() {
-        output::status("no voice is saved; `izwi voices add NAME FILE` makes one");
-        return Ok(());
-    }
-    let mut rows = vec![["NAME", "MODEL", "SIZE", "CREATED", "TEXT"].map(str::to_owned)];
-    rows.extend(voices.iter().map(|voice| {
-        [
-            voice.name.clone(),
-            voice.made_by.as_ref().unwrap_or(&voice.family).clone(),
-            output::format_bytes(voice.bytes),
-            voice.created.clone(),
-            voice.text.clone().unwrap_or_default(),
-        ]
-    }));
-    output::print(&output::format_columns(&rows))
-}
-
-fn show(voice: &SavedVoice, json: bool) -> Result<()> {
-    if json {
-        return output::print_json(&voice_json(voice));
-    }
-    let unknown = || "(unknown)".to_owned();
-    let rows = [
-        ["name", &voice.name],
-        ["made by", voice.made_by.as_ref().unwrap_or(&unknown())],
-        ["family", &voice.family],
-        ["checkpoint", &voice.model],
-        ["created", &voice.created],
-        ["size", &output::format_bytes(voice.bytes)],
-        ["text", voice.text.as_ref().unwrap_or(&unknown())],
-    ]
-    .map(|row| row.map(str::to_owned));
-    output::print(&output::format_columns(&rows))
-}
-
-fn voice_json(voice: &SavedVoice) -> VoiceJson<'_> {
-    VoiceJson {
-        name: &voice.name,
-        made_by: voice.made_by.as_deref(),
-        family: &voice.family,
-        fingerprint: &voice.model,
-        created: &voice.created,
-        text: voice.text.as_deref(),
-        bytes: voice.bytes,
-    }
-}
-
 impl Add {
-    fn run(&self, resolved: &Resolved) -> Result<()> {
-        let store = models::open(&resolved.settings)?;
+    pub(super) fn run(&self, store: &Store, resolved: &Resolved) -> Result<()> {
         store.voices().check_free(&self.name, self.force).map_err(with_remedy)?;
         let mut config = engine::local_config(resolved);
         let audio = input::read_recording(&self.file, config.max_audio_bytes)?.into();
         if !resolved.is_flag("model") {
-            config.model = cloning_model(&store, &config.model)?;
+            config.model = cloning_model(store, &config.model)?;
         }
-        models::ensure(&store, &config.model, !self.no_pull)?;
+        models::ensure(store, &config.model, !self.no_pull)?;
         let model = config.model.clone();
         let recording = ReferenceAudio { audio, text: self.text.clone(), timbre_only: self.timbre_only };
 
@@ -185,7 +64,7 @@ impl Add {
         let notes = VoiceNotes { made_by: Some(model), text: self.text.clone() };
         let voice = store.voices().save(&self.name, &pack, &notes, self.force).map_err(with_remedy)?;
         if self.json {
-            return output::print_json(&voice_json(&voice));
+            return output::print_json(&list::saved_json(&voice));
         }
         let name = &voice.name;
         output::print(&format!("{name} is saved; use it with `izwi say --voice {name}`\n"))
