@@ -72,6 +72,11 @@ impl Filter {
         plain
     }
 
+    /// Bytes that wait for the end of what may be a mark.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
     /// The marks since the last call.
     pub(super) fn take_found(&mut self) -> Vec<String> {
         std::mem::take(&mut self.found)

@@ -85,7 +85,9 @@ impl TextInput {
     /// Text tokens that can still be appended: text of at most as many bytes always fits. `None` until the request is
     /// admitted.
     pub fn tokens_left(&self) -> Option<usize> {
-        self.lock().attached.as_ref().map(|attached| attached.progress.tokens_left)
+        let state = self.lock();
+        let left = state.attached.as_ref()?.progress.tokens_left;
+        Some(left.saturating_sub(state.filter.held_bytes()))
     }
 
     fn extend(&self, text: &str, is_last: bool) -> Result<()> {
