@@ -65,7 +65,7 @@ async function tab(page, name) {
 }
 
 async function picture(page, name) {
-  if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" });
+  if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled", ...WAIT });
 }
 
 // No violation of the rules of axe-core, and nothing wider than the screen.
