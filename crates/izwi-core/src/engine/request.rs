@@ -9,6 +9,7 @@ mod markup;
 mod processor;
 mod text_input;
 mod voice_input;
+mod written_text;
 
 use izwi_types::{BeamSearch, LiveWindow, SpeechDetection, SpeechOptions, Task};
 

@@ -13,10 +13,9 @@ use izwi_types::{
     Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt,
 };
 
-use super::foreign;
 use super::intake::AudioIntake;
-use super::markup;
 use super::voice_input;
+use super::written_text;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
@@ -131,7 +130,7 @@ impl RequestProcessor {
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
     ) -> Result<ReadableRequest> {
-        let notes = self.take_text(&mut request)?;
+        let notes = written_text::take(&mut request, &self.profile)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
@@ -194,49 +193,6 @@ impl RequestProcessor {
     /// The preparer of the model.
     pub(in crate::engine) fn preparer(&self) -> Arc<dyn RequestPreparer> {
         Arc::clone(&self.preparer)
-    }
-
-    /// Moves the text that has arrived so far into the request, and leaves markup out. An input that has ended is complete
-    /// text.
-    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<TextNotes> {
-        if request.task_type != Task::Tts && request.text_input.is_none() {
-            return Ok(TextNotes::default());
-        }
-        let markup = match (&request.text_input, &mut request.text) {
-            (Some(_), _) => self.take_open_text(request)?,
-            (None, Some(text)) if text.len() <= MAX_TEXT_CHARS * 4 => {
-                let (plain, found) = markup::strip(text, self.profile.info.times_words);
-                check_plain(&plain, &found)?;
-                // Places of words count from the start of the written text.
-                let is_bare = found.is_empty() || self.profile.info.times_words;
-                *text = if is_bare { plain } else { plain.trim().to_owned() };
-                found
-            }
-            (None, _) => Vec::new(),
-        };
-        let foreign =
-            foreign::languages(request.text.as_deref().unwrap_or_default(), &self.profile.languages);
-        Ok(TextNotes { markup, foreign, ..TextNotes::default() })
-    }
-
-    /// Moves the text of an input that has arrived so far into the request. Returns the markup that was left out.
-    fn take_open_text(&self, request: &mut EngineCoreRequest) -> Result<Vec<String>> {
-        let Some(input) = &request.text_input else { return Ok(Vec::new()) };
-        if !self.profile.info.appends_text || request.task_type != Task::Tts {
-            let model = &self.profile.model;
-            let message = format!("model '{model}' takes a text as a whole; send it without a text input");
-            return Err(EngineError::invalid("input", message));
-        }
-        let (text, is_complete) = input.take_pending(request.text.as_deref().unwrap_or_default());
-        let markup = input.take_markup();
-        request.text = Some(text);
-        if is_complete {
-            request.text_input = None;
-            // As the text would have been spoken, had its end come later.
-            request.streams_text = Some(true);
-            request.text = request.text.take().map(|text| text.trim_end().to_owned());
-        }
-        Ok(markup)
     }
 
     fn speak_input(
@@ -542,18 +498,6 @@ impl RequestProcessor {
         params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)
     }
-}
-
-/// Refuses a text of which nothing but markup was there.
-fn check_plain(plain: &str, markup: &[String]) -> Result<()> {
-    if plain.trim().is_empty() && !markup.is_empty() {
-        let message = format!(
-            "input is markup alone: {}; it is not spoken, send the words",
-            excerpt(&markup.join(" "))
-        );
-        return Err(EngineError::invalid("input", message));
-    }
-    Ok(())
 }
 
 /// Samples of the recordings in a turn.
