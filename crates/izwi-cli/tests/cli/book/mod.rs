@@ -132,6 +132,26 @@ fn stated_downloads_are_those_of_the_manifests() {
     }
 }
 
+#[test]
+fn every_whisper_has_a_pinned_size_and_languages() {
+    let output = crate::Izwi::alone().run(&["list", "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    for (name, megabytes, languages) in [
+        ("whisper-tiny.en", 100..200, 1),
+        ("whisper-base", 280..300, 99),
+        ("whisper-small", 900..1000, 99),
+        ("whisper-medium", 3000..3100, 99),
+        ("whisper-large-v3-turbo", 1600..1700, 100),
+        ("whisper-large-v3", 3000..3100, 100),
+        ("distil-large-v3.5", 3000..3100, 1),
+    ] {
+        let model = listed.iter().find(|model| model["name"] == name).unwrap();
+        assert_eq!(model["languages"].as_array().unwrap().len(), languages, "{name}");
+        let bytes = model["download_bytes"].as_u64().unwrap();
+        assert!(megabytes.contains(&(bytes / 1_000_000)), "{name}: {bytes}");
+    }
+}
+
 fn read(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(repository().join(page)).unwrap();
     blocks::blocks(&text).map_err(|fault| format!("{page}: {fault}")).unwrap()
