@@ -65,7 +65,7 @@ async function tab(page, name) {
 }
 
 async function picture(page, name) {
-  if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" });
+  if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled", ...WAIT });
 }
 
 // No violation of the rules of axe-core, and nothing wider than the screen.
@@ -163,10 +163,14 @@ async function speaks(page, [model]) {
   await page.evaluate(() => scrollTo(0, 0));
   await picture(page, "speak-playing-desktop");
   await page.getByRole("button", { name: "Stop", exact: true }).press("Enter");
-  await shows(page, "speak-status", "^Stopped");
+  // At once: without a turn of the server.
+  assert.match(await text(page, "speak-status"), /^Stopped/);
   const stopped = (await played(page)).length;
   assert.ok(stopped > 0 && stopped < 24_000 * 15, `${stopped} samples`);
   passed("Stop interrupts, with the keyboard alone");
+
+  await warns(page);
+  await holds(page);
 
   await options.click();
   await page.locator("#speak-style").fill("Whisper.");
@@ -182,6 +186,56 @@ async function speaks(page, [model]) {
   assert.match(await text(page, "speak-status"), /4096/);
   await page.locator("#speak-text").fill(written);
   passed("an error of the server is shown with its words");
+}
+
+// What is said otherwise than it is written stays on the page, with a model that could speak it.
+async function warns(page) {
+  await page.getByLabel("Text", { exact: true }).fill('Ready <break time="1s"/> 你好.');
+  await page.getByRole("button", { name: "Speak", exact: true }).click();
+  await shows(page, "speak-status", "^Done");
+  const warning = await text(page, "speak-warning");
+  for (const part of ["cannot pronounce '你好'", "markup has no effect", "the text has Chinese", "qwen3-tts"]) assert.ok(warning.includes(part), warning);
+  await accessible(page, "warnings");
+  await page.getByLabel("Text", { exact: true }).fill("Ready.");
+  await page.getByRole("button", { name: "Speak", exact: true }).click();
+  await shows(page, "speak-status", "^Done");
+  assert.equal(await page.locator("#speak-warning").isVisible(), false);
+  passed("what the model cannot say is told");
+}
+
+// A machine that is too slow says how long it waits, plays at once on request, and stops at once.
+async function holds(page) {
+  await page.routeWebSocket("**/v1/audio/speech/stream", (socket) => {
+    const server = socket.connectToServer();
+    server.onClose(() => {});
+    server.onMessage((message) => {
+      const is = (type) => typeof message === "string" && message.includes(`"${type}"`);
+      // What has arrived whole needs no wait.
+      if (!is("session.done")) socket.send(is("audio.start") ? JSON.stringify({ ...JSON.parse(message), prebuffer_ms: 900_000 }) : message);
+    });
+  });
+  await page.getByLabel("Text", { exact: true }).fill("The tide came in at a quarter past six. ".repeat(90).trim());
+  const now = page.getByRole("button", { name: "Play now" });
+  const speak = page.getByRole("button", { name: "Speak", exact: true });
+  await played(page);
+  await speak.click();
+  await shows(page, "speak-status", "^Waiting until it plays without gaps, (900|8\\d\\d) s$");
+  await accessible(page, "a wait");
+  await picture(page, "speak-waiting-desktop");
+  assert.equal((await played(page)).length, 0, "nothing is played while it waits");
+  await now.click();
+  await shows(page, "speak-status", "^Speaking");
+  await now.waitFor({ state: "hidden", ...WAIT });
+  await page.waitForFunction(() => globalThis.rendered.length > 2400, null, WAIT);
+  passed("a wait is told with its seconds, and Play now ends it");
+  await page.getByRole("button", { name: "Stop", exact: true }).click();
+  assert.match(await text(page, "speak-status"), /^Stopped/);
+  await speak.click();
+  await shows(page, "speak-status", "^Waiting");
+  await page.getByRole("button", { name: "Stop", exact: true }).click();
+  assert.match(await text(page, "speak-status"), /^Stopped/);
+  assert.equal(await now.isVisible(), false);
+  passed("Stop needs no answer of the server");
 }
 
 async function listens(page, [, model]) {
@@ -272,6 +326,23 @@ async function manages(page, [model, listener]) {
   passed("the progress of a pull is shown");
 }
 
+// The voices of a model are there before it is loaded.
+async function lists(page) {
+  const model = "kokoro-82m";
+  const begun = await page.evaluate((id) => fetch(`/v1/models/${id}/pull`, { method: "POST" }).then((answer) => answer.status), model);
+  assert.equal(begun, 202);
+  await tab(page, "speak");
+  await page.locator(`#speak-model option[value="${model}"]`).waitFor({ state: "attached", ...WAIT });
+  const first = await page.locator("#speak-model").inputValue();
+  await page.locator("#speak-model").selectOption(model);
+  await page.locator('#speak-voice option[value="af_heart"]', { hasText: "en-US, female" }).waitFor({ state: "attached", ...WAIT });
+  assert.equal(await page.locator("#speak-voice option").count(), 54);
+  const state = await page.evaluate((id) => fetch(`/v1/models/${id}`).then((answer) => answer.json()), model);
+  assert.equal(state.state, "unloaded");
+  await page.locator("#speak-model").selectOption(first);
+  passed("voices are listed before their model is loaded");
+}
+
 async function measures(page, [model]) {
   await tab(page, "engine");
   await shows(page, "engine-uptime", "\\d");
@@ -297,6 +368,7 @@ const parts = {
     await speaks(page, names);
     await listens(page, names);
     await manages(page, names);
+    await lists(page);
     await measures(page, names);
     await everywhere("ready");
   },

@@ -39,6 +39,7 @@ mod resume;
 mod speech;
 mod streaming;
 mod supervision;
+mod text_notes;
 mod traces;
 mod transcriptions;
 mod uploads;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_hub::{HubError, Manifest, Store, Task};
+use izwi_hub::{HubError, Manifest, Source, Store, Task};
 
 use crate::failure;
 use crate::output;
@@ -107,11 +107,19 @@ pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
 
 /// The size of a pull and the licence of the model.
 pub(crate) fn download_summary(manifest: &Manifest) -> String {
-    let only_hub_knows = manifest.sources.first().is_some_and(|source| source.bytes().is_none());
-    let size = match manifest.download_bytes() {
-        None => "an unknown size".to_owned(),
-        Some(bytes) if only_hub_knows => format!("{} from a mirror", output::format_bytes(bytes)),
+    format!("{} ({})", downloads(manifest), manifest.licence)
+}
+
+/// The sizes of a pull: from the publisher's hub, and from the first mirror.
+pub(crate) fn downloads(manifest: &Manifest) -> String {
+    let (hub, mirrors): (Vec<_>, Vec<_>) = manifest.sources.iter().partition(|source| source.is_hub());
+    let size = |source: &&Source| match source.bytes() {
         Some(bytes) => output::format_bytes(bytes),
+        None => "an unknown size".to_owned(),
     };
-    format!("{size} ({})", manifest.licence)
+    match (hub.first().map(size), mirrors.first().map(size)) {
+        (Some(hub), Some(mirror)) => format!("{hub} from the hub, or {mirror} from a mirror"),
+        (Some(hub), None) => format!("{hub} from the hub"),
+        (None, mirror) => format!("{} from a mirror", mirror.unwrap_or_default()),
+    }
 }

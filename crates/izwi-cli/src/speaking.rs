@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, StreamingOutput};
-use izwi_hub::VoiceStore;
+use izwi_hub::Store;
+use izwi_types::TextNotes;
 use serde::Serialize;
 
 use crate::audio_file::AudioFile;
@@ -37,6 +38,8 @@ struct Report {
     /// The same text with this seed gives the same bytes.
     seed: u64,
     finish_reason: &'static str,
+    /// What the model says otherwise than it is written.
+    warnings: Vec<String>,
 }
 
 /// A text to speak, with its options and its destinations.
@@ -49,7 +52,8 @@ pub(crate) struct Speaking<'a> {
     pub(crate) stream: bool,
     /// Whether the report is printed as JSON.
     pub(crate) json: bool,
-    pub(crate) voices: &'a VoiceStore,
+    /// Has the saved voices, and knows what speaks a foreign text.
+    pub(crate) store: &'a Store,
 }
 
 impl Speaking<'_> {
@@ -60,11 +64,13 @@ impl Speaking<'_> {
     pub(crate) async fn run(&self, loaded: Loaded, text: String) -> Result<()> {
         let Loaded { engine, mut interrupt, load_time } = loaded;
         let mut progress = SpeechProgress::new(&text, self.options.speed());
-        let request = self.options.request(&engine, self.voices, text.clone())?;
+        let request = self.options.request(&engine, self.store.voices(), text.clone())?;
         let mut live = self.start_streams(engine.profile().info.sample_rate_hz)?;
         let plays_at_end = self.player.is_some() && live.playing.is_none();
         let keep = plays_at_end || live.stdout.is_none() && matches!(self.target, Target::Stdout(_));
+        let mut warnings = Vec::new();
         let on_chunk = async |chunk: &StreamingOutput| {
+            warnings.extend(self.warn(&engine, &chunk.notes));
             progress.update(chunk);
             live.write(&chunk.samples).await
         };
@@ -96,7 +102,18 @@ impl Speaking<'_> {
             }
             (None, None) => {}
         }
-        self.report(&engine, &speech, load_time)
+        self.report(&engine, &speech, load_time, warnings)
+    }
+
+    /// Tells what the model says otherwise than it is written, and returns the sentences.
+    fn warn(&self, engine: &Engine, notes: &TextNotes) -> Vec<String> {
+        let model = &engine.profile().model;
+        let notes = notes.sentences(model, |language| self.store.speaker_hint(language));
+        let sentences: Vec<String> = notes.into_iter().map(|note| note.message).collect();
+        for sentence in &sentences {
+            output::status(&format!("warning: {sentence}"));
+        }
+        sentences
     }
 
     /// Starts the streams that receive audio while it is generated.
@@ -114,7 +131,13 @@ impl Speaking<'_> {
         Ok(LiveStreams { file, stdout, playing, sample_rate_hz })
     }
 
-    fn report(&self, engine: &Engine, speech: &Speech, load_time: Duration) -> Result<()> {
+    fn report(
+        &self,
+        engine: &Engine,
+        speech: &Speech,
+        load_time: Duration,
+        warnings: Vec<String>,
+    ) -> Result<()> {
         let stats = &speech.stats;
         let seconds = stats.audio_duration.as_secs_f64();
         let ttfa_ms = stats.time_to_first_audio.map(millis);
@@ -140,6 +163,7 @@ impl Speaking<'_> {
                 load_ms: millis(load_time),
                 seed: stats.seed,
                 finish_reason: stats.finish_reason.label(),
+                warnings,
             });
         }
         let first = ttfa_ms.map_or_else(String::new, |ttfa| format!(", first audio after {ttfa:.0} ms"));

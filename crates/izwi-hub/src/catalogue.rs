@@ -151,6 +151,16 @@ mod tests {
     }
 
     #[test]
+    fn mirrors_tell_the_sizes_of_their_archives() {
+        let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
+        for source in catalogue.all().iter().flat_map(|manifest| &manifest.sources) {
+            let files: u64 = source.files().iter().map(|file| file.size).sum();
+            let bytes = source.bytes().unwrap_or(files);
+            assert!(source.is_hub() || bytes != files, "{}: give each package its size", source.id());
+        }
+    }
+
+    #[test]
     fn descriptions_tell_which_models_clone_voices() {
         let catalogue = Catalogue::load(tempfile::tempdir().unwrap().path()).unwrap();
         for manifest in catalogue.all() {

@@ -1,6 +1,6 @@
 //! A model's manifest and its rules. Reads no file and reaches no source.
 
-use izwi_types::Task;
+use izwi_types::{Task, languages};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -79,6 +79,17 @@ impl Manifest {
     /// Bytes to download from the first source of known size; `None` where only the hub states sizes.
     pub fn download_bytes(&self) -> Option<u64> {
         self.sources.iter().find_map(Source::bytes)
+    }
+
+    /// ISO 639 codes of the languages, each once.
+    pub fn language_codes(&self) -> Vec<String> {
+        let mut codes: Vec<String> = Vec::new();
+        for code in self.languages.iter().filter_map(|tag| languages::code_of(tag)) {
+            if !codes.contains(&code) {
+                codes.push(code);
+            }
+        }
+        codes
     }
 
     /// Adds the shared files to every source.

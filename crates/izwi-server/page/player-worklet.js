@@ -13,6 +13,10 @@ class PlayerProcessor extends AudioWorkletProcessor {
         this.queue.push(data.samples);
         this.waiting += data.samples.length;
       } else if (data.type === "end") this.ended = true;
+      else if (data.type === "now") {
+        this.hold = 0;
+        this.tellHold();
+      }
       else if (data.type === "clear") {
         this.clear();
         this.port.postMessage({ type: "cleared" });
@@ -23,15 +27,26 @@ class PlayerProcessor extends AudioWorkletProcessor {
 
   clear() {
     Object.assign(this, { queue: [], at: 0, waiting: 0, played: 0, hold: null, ended: false, told: false });
-    Object.assign(this, { underruns: 0, silent: 0, dry: false });
+    Object.assign(this, { underruns: 0, silent: 0, dry: false, toldHold: 0 });
+  }
+
+  // Tells in steps of a tenth of a second how long playback still waits, at last that it waits no more.
+  tellHold() {
+    const leftMs = Math.max(0, (this.hold / sampleRate) * 1000);
+    const step = Math.ceil(leftMs / 100);
+    if (step !== this.toldHold) this.port.postMessage({ type: "holding", leftMs });
+    this.toldHold = step;
   }
 
   process(_inputs, [[output]]) {
     let filled = 0;
     const wasFirst = this.played === 0;
     // The head start that the server asked for, counted from the first audio.
-    if (this.hold > 0) this.hold -= output.length;
-    else
+    if (this.hold > 0) {
+      // All has arrived: there is nothing to wait for.
+      this.hold = this.ended ? 0 : this.hold - output.length;
+      this.tellHold();
+    } else
       while (filled < output.length && this.queue.length) {
         const [piece] = this.queue;
         const count = Math.min(piece.length - this.at, output.length - filled);

@@ -33,7 +33,7 @@ export class Player {
     this.played = 0;
     this.underruns = 0;
     this.silentMs = 0;
-    this.onplayed = this.ondone = () => {};
+    this.onplayed = this.ondone = this.onholding = () => {};
     // Messages of what was dropped are not counted.
     this.epoch = 0;
     let heard = 0;
@@ -42,6 +42,7 @@ export class Player {
       if (data.type === "cleared") heard += 1;
       else if (heard !== this.epoch) return;
       else if (data.type === "tap") Player.tap?.(data.samples);
+      else if (data.type === "holding") this.onholding(data.leftMs);
       else {
         Object.assign(this, { played: data.played, underruns: data.underruns, silentMs: data.silentMs });
         this.onplayed();
@@ -53,6 +54,11 @@ export class Player {
   // Samples from -1 to 1. Playback begins `holdMs` after the first.
   push(samples, holdMs = 0) {
     this.#node.port.postMessage({ samples, holdMs }, [samples.buffer]);
+  }
+
+  // Waits no longer, whatever was asked for.
+  playNow() {
+    this.#node.port.postMessage({ type: "now" });
   }
 
   // No more samples follow.

@@ -17,8 +17,12 @@ export const models = (task) =>
 
 export const has = (task) => models(task).length > 0;
 
-// The voices that a model accepts.
+// The voices that a model accepts, loaded or not.
 export const voices = (model) => state.voices.filter((voice) => voice.models.includes(model));
+
+// What is known of a voice, in a few words.
+export const facts = ({ owned_by: owner, language, gender }) =>
+  owner === "user" ? "yours" : [language === "mul" ? "every language" : language, gender].filter(Boolean).join(", ");
 
 // The smallest model with a property that can be pulled; null where none is known.
 export function suggestion(fits) {

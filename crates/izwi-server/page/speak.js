@@ -4,9 +4,11 @@ import { $, choices, factor, make, ms, say, sayError, seconds } from "./dom.js";
 import { RATE, wav } from "./player.js";
 import { WordFinder, speak } from "./speech.js";
 import { Waveform } from "./waveform.js";
-import { has, models, state, tellMissing, voices } from "./service.js";
+import { facts, has, models, state, tellMissing, voices } from "./service.js";
 
 let session = null;
+// What the server told of the text: shown again once it is spoken.
+let warnings = [];
 let wave;
 let words = [];
 let file = null;
@@ -29,7 +31,7 @@ function showVoices() {
     $("speak-voice"),
     own.map((voice) => ({
       value: voice.id,
-      label: voice.owned_by === "user" ? `${voice.id} (yours)` : voice.language ? `${voice.id} (${voice.language})` : voice.id,
+      label: facts(voice) ? `${voice.id} (${facts(voice)})` : voice.id,
       selected: voice.default,
     })),
     "the model's own",
@@ -68,6 +70,11 @@ function light(playedMs) {
   }
 }
 
+function showWarnings() {
+  $("speak-warning").hidden = !warnings.length;
+  say($("speak-warning"), warnings.join(". "));
+}
+
 function setFile(pieces) {
   const link = $("speak-save");
   if (file) URL.revokeObjectURL(file);
@@ -94,8 +101,13 @@ async function begin() {
   say($("speak-status"), "Generating");
   let length = 0;
   let ignored = "";
+  warnings = [];
+  showWarnings();
+  // Stop may be asked for before there is a connection.
+  let isStopped = false;
+  session = { stop: () => (isStopped = true) };
   try {
-    session = await speak(chosen, {
+    const begun = await speak(chosen, {
       ignored(fields) {
         if (fields.length) ignored = `; the model ignores ${fields.join(", ")}`;
       },
@@ -127,9 +139,18 @@ async function begin() {
         $("speak-underruns").textContent = String(underruns);
         light(playedMs);
       },
-      warning: (text) => say($("speak-status"), text),
+      warning(text) {
+        warnings.push(text);
+        showWarnings();
+      },
+      holding(leftMs) {
+        $("speak-now").hidden = leftMs <= 0;
+        if (leftMs > 0) say($("speak-status"), `Waiting until it plays without gaps, ${Math.ceil(leftMs / 1000)} s`);
+      },
     });
-    const result = await session.done;
+    session = begun;
+    if (isStopped) begun.stop();
+    const result = await begun.done;
     $("speak-rtf").textContent = factor(result.rtf);
     setFile(result.pieces);
     say($("speak-status"), result.interrupted ? "Stopped" : `Done: ${seconds(result.duration_s)} of audio${ignored}`);
@@ -140,6 +161,7 @@ async function begin() {
     session = null;
     $("speak-go").disabled = !has("tts");
     $("speak-stop").disabled = true;
+    $("speak-now").hidden = true;
   }
 }
 
@@ -154,5 +176,6 @@ export function start() {
     if (!session) begin();
   });
   $("speak-stop").addEventListener("click", () => session?.stop());
+  $("speak-now").addEventListener("click", () => session?.playNow?.());
   state.changed.addEventListener("change", refresh);
 }

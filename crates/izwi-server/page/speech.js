@@ -6,8 +6,8 @@ import { Player, RATE, fromPcm } from "./player.js";
 const ACK_MS = 400;
 
 // Speaks `config` with its `text`. `on` has: audio(samples), word({start, end}) in characters and `startMs`, `endMs` of the
-// whole audio, played(ms, underruns), start({voice, model}), first(ms, serverMs), warning(text).
-// Returns {stop(), done}: `done` ends with {duration_s, rtf, ttfa_ms, first_ms, underruns, interrupted, pieces}.
+// whole audio, played(ms, underruns), start({voice, model}), first(ms, serverMs), warning(text), holding(ms) while playback
+// waits for a head start. Returns {stop(), playNow(), done}: `done` ends with {duration_s, rtf, ttfa_ms, first_ms, underruns, interrupted, pieces}.
 export async function speak(config, on) {
   const asked = performance.now();
   const player = await Player.open();
@@ -28,7 +28,7 @@ export async function speak(config, on) {
   const done = new Promise((resolve, reject) => {
     finish = (error) => {
       clearInterval(acks);
-      player.onplayed = player.ondone = () => {};
+      player.onplayed = player.ondone = player.onholding = () => {};
       player.close();
       channel.onclose = channel.onmessage = null;
       channel.close();
@@ -64,11 +64,10 @@ export async function speak(config, on) {
     on.played?.(player.playedMs, player.underruns);
   };
   player.ondone = () => finish();
+  player.onholding = (leftMs) => on.holding?.(leftMs);
 
   channel.onmessage = ({ data }) => {
     if (data instanceof ArrayBuffer) {
-      // What was on its way when it was interrupted.
-      if (state.interrupted) return;
       const samples = fromPcm(data);
       pieces.push(samples.slice());
       state.received += samples.length;
@@ -88,11 +87,10 @@ export async function speak(config, on) {
     else if (event.type === "audio.done") {
       results.push(event);
       on.result?.(event);
-    } else if (event.type === "interrupted") state.interrupted = true;
-    else if (event.type === "error") finish(new ApiError(0, event));
+    } else if (event.type === "error") finish(new ApiError(0, event));
     else if (event.type === "session.done") {
       channel.onclose = null;
-      if (state.interrupted || !state.received) finish();
+      if (!state.received) finish();
       else player.end();
     }
   };
@@ -100,14 +98,12 @@ export async function speak(config, on) {
   send("speak", { response_format: "pcm", sample_rate: RATE, first_chunk_ms: 80, word_times: true, ...config });
 
   const stop = () => {
+    // The server needs no answer to end the generation, and the user none to have silence.
     send("interrupt", playing() ?? {});
-    player.onplayed = player.ondone = () => {};
-    player.clear();
     state.interrupted = true;
-    // All was delivered: nothing is left that could answer.
-    if (channel.readyState !== WebSocket.OPEN) finish();
+    finish();
   };
-  return { stop, done };
+  return { stop, playNow: () => player.playNow(), done };
 }
 
 // Finds words, which come in order, in the text they are of: the characters of each. White space may differ.

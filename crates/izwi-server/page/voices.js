@@ -4,7 +4,7 @@ import { request } from "./api.js";
 import { capture } from "./capture.js";
 import { $, choices, make, say, sayError, seconds } from "./dom.js";
 import { wav } from "./player.js";
-import { models, read, state, tellMissing } from "./service.js";
+import { facts, models, read, state, tellMissing } from "./service.js";
 import { speak } from "./speech.js";
 import { Waveform } from "./waveform.js";
 
@@ -52,7 +52,7 @@ function rowOf(voice) {
   if (rows.has(id)) return rows.get(id);
   const model = voice.owned_by === "user" ? (voice.models[0] ?? voice.model) : voice.model;
   const name = make("span", { class: "name" }, voice.id);
-  const tag = make("span", { class: "tag" }, voice.owned_by === "user" ? "yours" : (voice.language ?? ""));
+  const tag = make("span", { class: "tag" }, facts(voice));
   const about = make("p", { class: "about" }, [voice.owned_by === "user" ? voice.text : voice.description, model].filter(Boolean).join(" · "));
   const tryIt = make("button", { type: "button", class: "slim", "aria-label": `Try ${voice.id} of ${model}` }, "Try");
   tryIt.addEventListener("click", () => play(voice.id, model, tryIt));
@@ -69,7 +69,7 @@ function refresh() {
   const mine = state.voices.filter(({ owned_by: owner }) => owner === "user");
   const own = state.voices.filter(({ owned_by: owner }) => owner !== "user");
   const elements = [...mine, ...own].map(rowOf);
-  if (!elements.length) elements.push(make("li", { class: "soft" }, state.known ? "No loaded model has voices. Load one on the page Models." : "Reading …"));
+  if (!elements.length) elements.push(make("li", { class: "soft" }, state.known ? "No installed model has voices. Pull one on the page Models." : "Reading …"));
   const list = $("voices-list");
   if (elements.length !== list.children.length || elements.some((element, at) => list.children[at] !== element)) {
     list.replaceChildren(...elements);

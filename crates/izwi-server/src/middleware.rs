@@ -88,7 +88,7 @@ pub(crate) async fn check_host_and_origin(
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
         let exposed = HeaderValue::from_static(
-            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, x-ignored-fields, x-unspoken-characters, x-izwi-instance, retry-after",
+            "x-request-id, x-sample-rate, x-prebuffer-ms, x-predicted-rtf, x-ignored-fields, x-unspoken-characters, x-ignored-markup, x-foreign-languages, x-suggested-model, x-izwi-instance, retry-after",
         );
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Priority, ReferenceAudio,
     RequestId, RequestStats, SpeechOptions, StreamingOutput, Task, VoiceInput,
 };
-use izwi_types::{excerpt, languages};
+use izwi_types::{TextNotes, excerpt, languages};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -16,6 +17,8 @@ use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::record;
 use crate::registry::Lease;
+use crate::state::AppState;
+use crate::stats_headers;
 use crate::voices::{self, Voice};
 
 /// Range of `speed`; a model may honour less. <https://platform.openai.com/docs/api-reference/audio/createSpeech>
@@ -329,7 +332,7 @@ fn silence(
         is_final: true,
         stats: Some(stats),
         prediction: None,
-        unspoken,
+        notes: TextNotes { unspoken, ..TextNotes::default() },
     };
     // Nothing follows the last chunk.
     (chunk, mpsc::channel(1).1)
@@ -367,9 +370,14 @@ impl SpeechChunks {
         Ok(Self { engine, first: Some(first), rest, is_over: false })
     }
 
-    /// The first chunk, until it is taken.
-    pub(crate) fn first(&self) -> Option<&StreamingOutput> {
-        self.first.as_ref()
+    /// Headers about the text and the prediction, until the first chunk is taken.
+    pub(crate) fn headers(&self, state: &AppState) -> HeaderMap {
+        let Some(first) = &self.first else { return HeaderMap::new() };
+        let foreign = first.notes.foreign.first();
+        let suggested = foreign.and_then(|code| state.speaker_of(code));
+        let mut headers = stats_headers::of_notes(&first.notes, suggested.as_deref());
+        headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
+        headers
     }
 
     /// The next chunk; `None` behind the last one, and behind an error.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use izwi_audio::vad::VadModel;
 use izwi_core::engine::Task;
 use izwi_hub::VoiceStore;
+use izwi_types::{TextNote, TextNotes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::access::{AccessRules, ApiKey, KeyThrottle, Tickets};
@@ -156,6 +157,21 @@ impl AppState {
     /// The model store, and the pulls from it.
     pub(crate) fn pulls(&self) -> &Pulls {
         &self.inner.pulls
+    }
+
+    /// A model that speaks a language, if the store knows one. Reads the disk.
+    pub(crate) fn speaker_of(&self, language: &str) -> Option<String> {
+        let store = self.pulls().store().ok()?;
+        store.speaker_of(language).map(|(name, _)| name.to_owned())
+    }
+
+    /// What a user is told of a text that `model` says otherwise than it is written. Reads the disk.
+    pub(crate) fn notes_on_text(&self, model: &str, notes: &TextNotes) -> Vec<TextNote> {
+        let remedy = |language: &str| match self.pulls().store() {
+            Ok(store) => store.speaker_hint(language),
+            Err(_) => "choose a model that does".to_owned(),
+        };
+        notes.sentences(model, remedy)
     }
 
     /// The detector of speech in live audio. Its weights may be pulled while the server runs.

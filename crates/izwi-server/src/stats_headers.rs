@@ -1,8 +1,9 @@
 //! What was predicted for a request and what is left out of its text as headers, and its statistics as headers or
 //! trailers of its response.
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use izwi_core::engine::{Prediction, RequestStats};
+use izwi_types::TextNotes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Names of the headers of [`of`], for the `Trailer` header.
@@ -28,12 +29,23 @@ pub(crate) fn of_prediction(prediction: &Prediction) -> HeaderMap {
     ])
 }
 
-/// A header with the characters that the model leaves out, percent-encoded; none if it says everything.
-pub(crate) fn of_unspoken(unspoken: &str) -> HeaderMap {
-    if unspoken.is_empty() {
-        return HeaderMap::new();
+/// Headers with what the model says otherwise than it is written; none if it says everything. `suggested` is a model that
+/// speaks the first foreign language.
+pub(crate) fn of_notes(notes: &TextNotes, suggested: Option<&str>) -> HeaderMap {
+    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let marks: Vec<String> = notes.markup.iter().map(|mark| encoded(mark)).collect();
+    let mut headers = headers([
+        ("x-unspoken-characters", encoded(&notes.unspoken)),
+        ("x-ignored-markup", marks.join(",")),
+        ("x-foreign-languages", notes.foreign.join(",")),
+        ("x-suggested-model", suggested.unwrap_or_default().to_owned()),
+    ]);
+    let absent: Vec<HeaderName> =
+        headers.iter().filter(|(_, value)| value.is_empty()).map(|(name, _)| name.clone()).collect();
+    for name in absent {
+        headers.remove(name);
     }
-    headers([("x-unspoken-characters", utf8_percent_encode(unspoken, NON_ALPHANUMERIC).to_string())])
+    headers
 }
 
 fn headers<const N: usize>(values: [(&'static str, String); N]) -> HeaderMap {

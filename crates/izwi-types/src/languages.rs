@@ -144,6 +144,13 @@ pub fn name_of(code: &str) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)
 }
 
+/// The English name of a language as a sentence has it, or its code where it has no name here.
+pub fn title_of(code: &str) -> String {
+    let name = name_of(code).unwrap_or(code);
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// The code, among `known`, of the language that `wanted` names.
 ///
 /// # Errors

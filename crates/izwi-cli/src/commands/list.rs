@@ -1,7 +1,7 @@
 //! `izwi list`: the known models, and which of them are installed.
 
 use anyhow::Result;
-use izwi_hub::{ModelStatus, Task};
+use izwi_hub::{ModelStatus, Source, Task};
 use serde::Serialize;
 
 use crate::settings::{RemoteModel, Settings};
@@ -23,6 +23,8 @@ struct Listed<'a> {
     bytes: u64,
     /// From the first source of known size; absent if only the hub states sizes.
     download_bytes: Option<u64>,
+    /// From the first mirror, whose archives may hold more than the model.
+    mirror_bytes: Option<u64>,
     tasks: Vec<&'static str>,
     default_for: Vec<&'static str>,
     languages: &'a [String],
@@ -42,7 +44,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         let all = list.iter().map(listed).chain(remotes.iter().map(listed_remote));
         return output::print_json(&all.collect::<Vec<_>>());
     }
-    let mut rows = vec![["NAME", "INSTALLED", "SIZE", "TASK", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
+    let mut rows =
+        vec![["NAME", "INSTALLED", "SIZE", "TASK", "LANGUAGES", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
     rows.extend(list.iter().map(row));
     rows.extend(remotes.iter().map(remote_row));
     output::print(&output::format_columns(&rows))
@@ -55,6 +58,7 @@ fn listed<'a>(status: &'a ModelStatus<'a>) -> Listed<'a> {
         installed: status.installed,
         bytes: status.bytes,
         download_bytes: manifest.download_bytes(),
+        mirror_bytes: manifest.sources.iter().find(|source| !source.is_hub()).and_then(Source::bytes),
         tasks: names(&manifest.tasks),
         default_for: names(&manifest.default_for),
         languages: &manifest.languages,
@@ -73,6 +77,7 @@ fn listed_remote(remote: &RemoteModel) -> Listed<'_> {
         installed: false,
         bytes: 0,
         download_bytes: None,
+        mirror_bytes: None,
         tasks: vec![config.task.name()],
         default_for: Vec::new(),
         languages: &config.languages,
@@ -84,19 +89,20 @@ fn listed_remote(remote: &RemoteModel) -> Listed<'_> {
     }
 }
 
-fn remote_row(remote: &RemoteModel) -> [String; 6] {
+fn remote_row(remote: &RemoteModel) -> [String; 7] {
     let config = &remote.config;
     [
         config.name.clone(),
         "remote".to_owned(),
         "-".to_owned(),
         config.task.name().to_owned(),
+        languages(&config.languages),
         "-".to_owned(),
         format!("{} at {}: inputs leave this machine", config.model, remote.place()),
     ]
 }
 
-fn row(status: &ModelStatus<'_>) -> [String; 6] {
+fn row(status: &ModelStatus<'_>) -> [String; 7] {
     let manifest = status.manifest;
     let tasks: Vec<String> = manifest
         .tasks
@@ -118,9 +124,20 @@ fn row(status: &ModelStatus<'_>) -> [String; 6] {
         if status.installed { "yes" } else { "no" }.to_owned(),
         size,
         if manifest.component { "component".to_owned() } else { tasks.join(", ") },
+        languages(&manifest.languages),
         manifest.licence.clone(),
         manifest.description.clone(),
     ]
+}
+
+/// The first languages, and how many there are besides.
+fn languages(tags: &[String]) -> String {
+    const SHOWN: usize = 3;
+    match tags.len() {
+        0 => "-".to_owned(),
+        count if count <= SHOWN + 1 => tags.join(" "),
+        count => format!("{} and {} more", tags[..SHOWN].join(" "), count - SHOWN),
+    }
 }
 
 fn names(tasks: &[Task]) -> Vec<&'static str> {

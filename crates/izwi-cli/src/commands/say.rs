@@ -81,9 +81,8 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
 
-    let voices = store.voices();
-    let speaking =
-        Speaking { options: &args.options, target, player, stream: args.stream, json: args.json, voices };
+    let (stream, json) = (args.stream, args.json);
+    let speaking = Speaking { options: &args.options, target, player, stream, json, store: &store };
     engine::run_model(config, remote, async |loaded| speaking.run(loaded, text).await)
 }
 

@@ -40,6 +40,8 @@ pub struct ExecutorProfile {
     pub device: String,
     /// The model's own facts.
     pub info: ModelInfo,
+    /// Codes of the languages that the model, or else its manifest, names; empty if they are not known.
+    pub languages: Vec<String>,
     /// Type of the large weights.
     pub precision: Precision,
     /// Bytes of one KV block; 0 for models without KV cache.

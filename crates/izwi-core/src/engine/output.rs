@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use izwi_audio::chunk::{Chunk, ChunkLengths, Chunker};
-use izwi_types::{Emission, Segment, SpokenWord, StepOutput, Task};
+use izwi_types::{Emission, Segment, SpokenWord, StepOutput, Task, TextNotes};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -58,8 +58,8 @@ pub(super) struct SessionStart {
     pub(super) chunk_lengths: ChunkLengths,
     pub(super) prompt_tokens: usize,
     pub(super) seed: u64,
-    /// Characters of the text that the model leaves out.
-    pub(super) unspoken: String,
+    /// What the model says otherwise than it is written.
+    pub(super) notes: TextNotes,
     /// Duration of the recording, for ASR.
     pub(super) recording: Option<Duration>,
     /// The request's share of the open audio, released with the session.
@@ -592,7 +592,7 @@ impl Session {
             is_final: chunk.is_final,
             stats,
             prediction: self.start.prediction.filter(|_| chunk.sequence == 0),
-            unspoken: std::mem::take(&mut self.start.unspoken),
+            notes: std::mem::take(&mut self.start.notes),
         };
         self.pending.push_back((chunk, now));
     }

@@ -59,6 +59,7 @@ pub fn profile(model: &str, info: izwi_types::ModelInfo) -> ExecutorProfile {
     ExecutorProfile {
         model: model.to_owned(),
         device: "remote".to_owned(),
+        languages: info.languages.clone(),
         info,
         precision: Precision::Auto,
         kv_block_bytes: 0,

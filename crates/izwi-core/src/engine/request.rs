@@ -3,10 +3,13 @@
 //! Must not know queues or the state of the engine.
 
 mod audio_input;
+mod foreign;
 mod intake;
+mod markup;
 mod processor;
 mod text_input;
 mod voice_input;
+mod written_text;
 
 use izwi_types::{BeamSearch, LiveWindow, SpeechDetection, SpeechOptions, Task};
 
@@ -15,6 +18,7 @@ use super::types::{GenerationParams, Priority, RequestId};
 
 pub use audio_input::AudioInput;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
+pub use markup::without_markup;
 pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{AdmissibleRequest, RequestProcessor, workload};
 pub use text_input::TextInput;

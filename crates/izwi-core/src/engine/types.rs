@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use izwi_types::{Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, Transcript, excerpt};
+use izwi_types::{
+    Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, TextNotes, Transcript, excerpt,
+};
 
 use super::error::EngineError;
 
@@ -280,8 +282,8 @@ pub struct StreamingOutput {
     pub stats: Option<RequestStats>,
     /// What was predicted when the stream was accepted, on the first chunk of a live stream.
     pub prediction: Option<Prediction>,
-    /// Characters of the text that the model cannot pronounce and leaves out, each once, on the first chunk.
-    pub unspoken: String,
+    /// What the model says otherwise than it is written, on the first chunk.
+    pub notes: TextNotes,
 }
 
 #[cfg(test)]

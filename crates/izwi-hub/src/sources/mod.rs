@@ -75,14 +75,20 @@ impl Source {
     }
 
     /// Whether it is the hub.
-    pub(crate) fn is_hub(&self) -> bool {
+    pub fn is_hub(&self) -> bool {
         matches!(self, Self::Hub(_))
     }
 
     /// Size of the download in bytes; `None` where only the hub states it.
     pub fn bytes(&self) -> Option<u64> {
-        let mut sizes = self.files().iter().map(|file| file.trust.is_none().then_some(file.size));
-        sizes.try_fold(0_u64, |sum, size| Some(sum.saturating_add(size?)))
+        let files = || {
+            let mut sizes = self.files().iter().map(|file| file.trust.is_none().then_some(file.size));
+            sizes.try_fold(0_u64, |sum, size| Some(sum.saturating_add(size?)))
+        };
+        match self {
+            Self::Hub(_) => files(),
+            Self::Package(packages) => packages.archive_bytes().or_else(files),
+        }
     }
 
     /// About how many bytes a pull writes, as far as the manifest knows: archives, files and what they are converted to.

@@ -46,6 +46,8 @@ struct Package {
     version: String,
     /// SHA-256 of its archive, in lower-case hex.
     sha256: String,
+    /// Bytes of its archive, if they are known.
+    size: Option<u64>,
 }
 
 impl Ecosystem {
@@ -65,6 +67,12 @@ impl Packages {
     pub(super) fn id(&self) -> String {
         let ids: Vec<String> = self.packages.iter().map(|package| package.id(self.client(package))).collect();
         ids.join(" + ")
+    }
+
+    /// Bytes of the archives, if all are known.
+    pub(super) fn archive_bytes(&self) -> Option<u64> {
+        let mut sizes = self.packages.iter().map(|package| package.size);
+        sizes.try_fold(0_u64, |sum, size| Some(sum.saturating_add(size?)))
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

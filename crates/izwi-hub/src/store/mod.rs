@@ -157,6 +157,29 @@ impl Store {
         }
     }
 
+    /// A model that speaks a language, and whether it is installed: an installed one before others, one with voices of its own
+    /// before one that needs a recording, then the one with the fewest other languages.
+    pub fn speaker_of(&self, language: &str) -> Option<(&str, bool)> {
+        let speaks = |manifest: &Manifest| {
+            manifest.tasks.contains(&Task::Tts)
+                && manifest.language_codes().iter().any(|code| code == language)
+        };
+        let speakers = self.list().into_iter().filter(|status| speaks(status.manifest));
+        let best = speakers.min_by_key(|status| {
+            (!status.installed, status.manifest.clones_voices, status.manifest.languages.len())
+        })?;
+        Some((&best.manifest.name, best.installed))
+    }
+
+    /// What to do about a text in a language that a model does not speak: the words of a hint.
+    pub fn speaker_hint(&self, language: &str) -> String {
+        match self.speaker_of(language) {
+            Some((name, true)) => format!("'{name}', which is installed, does"),
+            Some((name, false)) => format!("`izwi pull {name}` installs a model that does"),
+            None => "no model that can be pulled does".to_owned(),
+        }
+    }
+
     /// The folder of an installed model. Checks the lengths of the files, not their contents.
     ///
     /// # Errors

@@ -117,3 +117,37 @@ fn an_unusable_manifest_of_the_user_is_named() {
     let error = Store::open_with(&path, home.access.clone()).unwrap_err().to_string();
     assert!(error.contains("lark.toml cannot be used: target '../lark.bin' must be"), "{error}");
 }
+
+#[test]
+fn a_model_that_speaks_a_language_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = folder.path().join("manifests");
+    fs::create_dir_all(&manifests).unwrap();
+    for (name, languages, more) in [
+        ("copyist", "\"la\"", "clones_voices = true\n"),
+        ("polyglot", "\"la\", \"oc\"", ""),
+        ("roman", "\"la\"", ""),
+    ] {
+        let text = format!(
+            "name = \"{name}\"\nfamily = \"f\"\ndescription = \"d\"\ntask = [\"tts\"]\nlicence = \"MIT\"\n\
+             languages = [{languages}]\n{more}[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"main\"\n\
+             [[sources.files]]\npath = \"a\"\nsha256 = \"{}\"\nsize = 1\ntarget = \"a\"\n",
+            "0".repeat(64)
+        );
+        fs::write(manifests.join(format!("{name}.toml")), text).unwrap();
+    }
+    let store = |installed: &str| {
+        let models = folder.path().join(format!("with-{installed}"));
+        fs::create_dir_all(models.join(installed)).unwrap();
+        let store = Store::open_with(folder.path(), Access::resolve(|_| None)).unwrap();
+        store.with_models_dir(Some(models))
+    };
+    // One with voices of its own, not one that needs a recording; the one with the fewest other languages.
+    let none = store("none");
+    assert_eq!(none.speaker_of("la"), Some(("roman", false)));
+    assert!(none.speaker_hint("la").contains("izwi pull roman"));
+    assert_eq!(none.speaker_of("sn"), None);
+    let copyist = store("copyist");
+    assert_eq!(copyist.speaker_of("la"), Some(("copyist", true)), "what is installed comes first");
+    assert!(copyist.speaker_hint("la").contains("is installed"));
+}

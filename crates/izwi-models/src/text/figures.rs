@@ -11,6 +11,44 @@ const SCALE: &str = r"hundred|thousand|million|billion|trillion|bn\b|[kKmMbB]\b"
 /// Digit runs longer than this are read digit by digit.
 const MAX_CARDINAL_DIGITS: usize = 15;
 
+/// Numbers as most of Europe writes them, as English does: groups parted by commas, a decimal point, a currency in front.
+pub(super) fn continental() -> Result<Vec<Rule>, regex::Error> {
+    let symbol = r"[$£€]|\b(?:EUR|USD|GBP|CHF)\s";
+    Ok(vec![
+        // Dots or spaces before a decimal comma can be nothing else.
+        Rule::new(r"(\d{1,3}(?:\.\d{3})+|\d{1,3}(?: \d{3})+),(\d{1,2})", |found| {
+            found.stands_alone(".,").then(|| format!("{}.{}", grouped(found.group(1)), found.group(2)))
+        })?,
+        Rule::new(r"\d{1,3}(?:'\d{3})+", |found| found.stands_alone(".,'").then(|| grouped(found.group(0))))?,
+        // Money has two decimals at most, so that three digits behind a dot are a group.
+        Rule::new(&format!(r"({symbol})(\d{{1,3}}(?:\.\d{{3}})+)"), |found| {
+            let ends = !found.after.is_some_and(|c| c.is_ascii_digit());
+            ends.then(|| format!("{}{}", found.group(1), grouped(found.group(2))))
+        })?,
+        Rule::new(r"(\d{1,3}(?:\.\d{3})+)(\s?[€£])", |found| {
+            found.stands_alone(".,").then(|| format!("{}{}", grouped(found.group(1)), found.group(2)))
+        })?,
+        Rule::new(&format!(r"({symbol})(\d+),(\d{{1,2}})"), |found| {
+            let ends = !found.after.is_some_and(|c| c.is_ascii_digit());
+            ends.then(|| format!("{}{}.{}", found.group(1), found.group(2), found.group(3)))
+        })?,
+        Rule::new(r"(\d+),(\d{1,2})(\s?(?:[€£%°]|[kcm]?m\b|kg\b|km/h\b))", |found| {
+            let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | ','));
+            alone.then(|| format!("{}.{}{}", found.group(1), found.group(2), found.group(3)))
+        })?,
+        Rule::new(&format!(r"({NUMBER})\s?([$£€])"), |found| {
+            let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || "$£€.,".contains(c));
+            let ends = !found.after.is_some_and(char::is_alphanumeric);
+            (alone && ends).then(|| format!("{}{}", found.group(2), found.group(1)))
+        })?,
+    ])
+}
+
+/// The digits in groups parted by commas.
+fn grouped(number: &str) -> String {
+    number.replace(['.', ' ', '\''], ",")
+}
+
 pub(super) fn amounts() -> Result<Vec<Rule>, regex::Error> {
     let units: Vec<String> = UNITS.iter().map(|(unit, _, _)| regex::escape(unit)).collect();
     Ok(vec![

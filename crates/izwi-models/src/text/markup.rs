@@ -4,6 +4,21 @@
 
 use super::rewrite::Rule;
 
+/// Entities of HTML and XML, and their characters.
+const ENTITIES: [(&str, &str); 8] = [
+    ("amp", "&"),
+    ("lt", "<"),
+    ("gt", ">"),
+    ("quot", "\""),
+    ("apos", "'"),
+    ("nbsp", " "),
+    ("#39", "'"),
+    ("#x27", "'"),
+];
+
+/// Ends of addresses with two letters that are said as a word.
+const SPOKEN_COUNTRIES: [&str; 8] = ["at", "be", "co", "in", "is", "it", "me", "to"];
+
 /// Turns marked-up text into plain lines.
 #[derive(Debug, Clone)]
 pub struct Markup {
@@ -28,8 +43,18 @@ impl Markup {
                 r"(?i)</?(?:a|b|i|u|p|br|hr|em|strong|span|div|code|pre|h[1-6]|ul|ol|li)(?:\s[^<>]*)?/?>",
                 |_| Some(" ".to_owned()),
             )?,
+            Rule::new(r"&(amp|lt|gt|quot|apos|nbsp|#39|#x27);", |found| {
+                ENTITIES
+                    .iter()
+                    .find(|(name, _)| *name == found.group(1))
+                    .map(|(_, meant)| (*meant).to_owned())
+            })?,
+            // An address or a link between angle brackets.
+            Rule::new(r"<(?:mailto:)?([^\s<>]+(?:@|://)[^\s<>]+)>", |found| Some(found.group(1).to_owned()))?,
             Rule::new(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s[^()]*)?\)", |found| Some(found.group(1).to_owned()))?,
-            Rule::new(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", |found| Some(spoken_address(found.group(0))))?,
+            Rule::new(r"(?i)(?:\bmailto:)?([\w.+-]+)@([\w-]+(?:\.[\w-]+)+)", |found| {
+                Some(format!("{} at {}", spoken_account(found.group(1)), spoken_host(found.group(2))))
+            })?,
             Rule::new(r"(?i)\b(?:(?:https?|ftp)://|www\.)[^\s<>\u{22}“”]+", |found| {
                 Some(spoken_link(found.group(0)))
             })?,
@@ -74,9 +99,39 @@ fn is_pictograph(c: char) -> bool {
         | '\u{231a}' | '\u{231b}' | '\u{20e3}' | '\u{e000}'..='\u{f8ff}' | '\u{fffd}')
 }
 
-fn spoken_address(address: &str) -> String {
-    let words = address.replace('@', " at ").replace('.', " dot ");
-    words.replace('_', " underscore ").replace('-', " dash ").replace('+', " plus ")
+/// `anna.vale99` as "anna dot vale 99".
+fn spoken_account(account: &str) -> String {
+    let mut spoken = String::new();
+    let mut last = ' ';
+    for c in account.chars() {
+        match c {
+            '.' => spoken.push_str(" dot "),
+            '_' => spoken.push_str(" underscore "),
+            '-' => spoken.push_str(" dash "),
+            '+' => spoken.push_str(" plus "),
+            // A number glued to letters would be read digit by digit or as part of the word.
+            _ if c.is_ascii_digit() != last.is_ascii_digit() && last.is_alphanumeric() => {
+                spoken.extend([' ', c]);
+            }
+            _ => spoken.push(c),
+        }
+        last = c;
+    }
+    spoken
+}
+
+/// `mail.example.co.uk` as "mail dot example dot co dot UK": a country is spelled, unless its letters are a word.
+fn spoken_host(host: &str) -> String {
+    let country = |label: &str| label.len() == 2 && label.is_ascii() && !SPOKEN_COUNTRIES.contains(&label);
+    let labels: Vec<String> = host
+        .split('.')
+        .enumerate()
+        .map(|(at, label)| match label.to_ascii_lowercase() {
+            lower if at > 0 && country(&lower) => lower.to_ascii_uppercase(),
+            _ => spoken_account(label),
+        })
+        .collect();
+    labels.join(" dot ")
 }
 
 /// `https://www.example.com/docs/` as "example dot com slash docs"; punctuation at the end belongs to the sentence.
@@ -132,6 +187,12 @@ mod tests {
         check("See https://example.com/docs.", "See example dot com slash docs.");
         check("www.rust-lang.org, now", "rust dash lang dot org, now");
         check("Write to name@example.com!", "Write to name at example dot com!");
+        check(
+            "<anna.vale99@mail.example.co.uk>, bob_b+news@x-y.de.",
+            "anna dot vale 99 at mail dot example dot co dot UK, bob underscore b plus news at x dash y dot DE.",
+        );
+        check("mailto:info@izwi.example, 24h@shop24.it", "info at izwi dot example, 24 h at shop 24 dot it");
+        check("<https://example.com/a> and R&amp;D", "example dot com slash a and R&D");
         check("Try example.com or U.S. firms, e.g. this.", "Try example dot com or U.S. firms, e.g. this.");
     }
 

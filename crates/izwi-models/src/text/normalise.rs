@@ -4,7 +4,7 @@
 //! phonemiser reads those. Knows no sounds.
 
 use super::calendar::{clock_and_calendar, named_days};
-use super::figures::{amounts, figures};
+use super::figures::{amounts, continental, figures};
 use super::numerals::{ordinal, roman};
 use super::rewrite::Rule;
 use super::words::{ABBREVIATIONS, COUNTED, ORDERED, RELATIONS, SYMBOLS, TITLES};
@@ -23,7 +23,8 @@ impl Normaliser {
     /// # Errors
     /// A pattern is faulty.
     pub fn new() -> Result<Self, regex::Error> {
-        let mut rules = clock_and_calendar()?;
+        let mut rules = continental()?;
+        rules.extend(clock_and_calendar()?);
         rules.extend(amounts()?);
         rules.extend(named_days()?);
         rules.extend(abbreviations()?);
@@ -143,6 +144,15 @@ mod tests {
         );
         check("60 mph at 2.4GHz", "60 miles per hour at 2.4 gigahertz");
         check("$9.99 and 50%", "$9.99 and 50 percent");
+        // Groups parted by dots, apostrophes or spaces, and a decimal comma.
+        check("€1.100,50 or 1.100,50 €", "€1,100.50 or €1,100.50");
+        check("€1.100, 1.234.567,5 and €12,50.", "€1,100, 1,234,567.5 and €12.50.");
+        check("EUR 2.500,00 for 3,5 % or 4,5 km", "2,500.00 euros for 3.5 percent or 4.5 kilometers");
+        check("CHF 1'100.50 and 1 100,50 €", "CHF 1,100.50 and €1,100.50");
+        check("1 234 567,89 of 10,000 or 3.141", "1,234,567.89 of 10,000 or 3.141");
+        check("5 € and 9.99$ each", "€5 and $9.99 each");
+        check("€2,5 million, 2,5 Mio", "2.5 million euros, 2,5 Mio");
+        check("see 1.2.3, 192.168.100.200 and 1,100", "see 1.2.3, 192.168.100.200 and 1,100");
     }
 
     #[test]

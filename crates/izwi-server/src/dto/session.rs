@@ -160,10 +160,10 @@ pub(crate) enum ServerFrame<'a> {
     #[serde(rename = "warning")]
     Warning {
         utterance: u64,
-        /// Always `unspoken_characters`.
+        /// `unspoken_characters`, `ignored_markup` or `foreign_language`.
         code: &'static str,
         message: &'a str,
-        /// What the model leaves out, each once.
+        /// What it is about: what is left out, each once, or the code of the language.
         characters: &'a str,
     },
     #[serde(rename = "audio.done")]

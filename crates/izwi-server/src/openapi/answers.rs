@@ -18,11 +18,26 @@ const IGNORED: (&str, &str, Type) = (
     Type::String,
 );
 /// Headers of a response with audio.
-const SPEECH_HEADERS: [(&str, &str, Type); 6] = [
+const SPEECH_HEADERS: [(&str, &str, Type); 9] = [
     IGNORED,
     (
         "X-Unspoken-Characters",
         "Characters of the text that the model cannot pronounce and leaves out, percent-encoded.",
+        Type::String,
+    ),
+    (
+        "X-Ignored-Markup",
+        "Markup of the text that has no effect and is not spoken, percent-encoded, separated by commas.",
+        Type::String,
+    ),
+    (
+        "X-Foreign-Languages",
+        "Codes of languages of the text that the model does not speak, separated by commas.",
+        Type::String,
+    ),
+    (
+        "X-Suggested-Model",
+        "A model that speaks the first of them, installed where there is one.",
         Type::String,
     ),
     ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer),

@@ -90,10 +90,7 @@ pub(super) async fn create(
     // The engine has read the recording by now.
     drop(memory);
     let mut headers = ignored.headers();
-    if let Some(first) = chunks.first() {
-        headers.extend(stats_headers::of_unspoken(&first.unspoken));
-        headers.extend(first.prediction.as_ref().map(stats_headers::of_prediction).unwrap_or_default());
-    }
+    headers.extend(chunks.headers(&state));
     let speech = SpeechStream { chunks, encoded, stream_format, timed_text, pending: VecDeque::new() };
     let content_type = match stream_format {
         StreamFormat::Audio => media_type,

@@ -78,7 +78,10 @@ pub(super) async fn show(
     {
         return Ok(Json(describe_saved(voice, &pack, &loaded_tts(&state)).await));
     }
-    match own.or_else(|| voices::meant(&id, &speaker.voices)).or_else(|| voices::stand_in(&id, &speaker.voices)) {
+    match own
+        .or_else(|| voices::meant(&id, &speaker.voices))
+        .or_else(|| voices::stand_in(&id, &speaker.voices))
+    {
         Some(voice) => Ok(Json(speaker.describe(voice, state.started_unix_s()))),
         None => {
             let own = speaker.voices.iter().map(|voice| voice.id.clone());

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use izwi_core::engine::{
     Emission, FinishReason, RequestId, RequestStats, Segment, SpokenWord, StreamingOutput, Word,
 };
+use izwi_types::TextNotes;
 
 use super::chat::Chat;
 use super::live::Live;
@@ -242,7 +243,7 @@ impl<P: Protocol> Session<P> {
             is_final: false,
             stats: None,
             prediction: None,
-            unspoken: String::new(),
+            notes: TextNotes::default(),
         };
         generation.chunks += 1;
         generation.samples = end;

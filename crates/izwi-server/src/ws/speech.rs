@@ -26,7 +26,7 @@ use futures::future::{BoxFuture, ready};
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
-use izwi_types::excerpt;
+use izwi_types::TextNotes;
 use tokio::time::Instant;
 
 use self::live_text::LiveText;
@@ -233,15 +233,17 @@ impl Protocol for Speech {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        if !chunk.unspoken.is_empty() {
-            let message =
-                format!("the model cannot pronounce '{}' and leaves it out", excerpt(&chunk.unspoken));
-            out.frame(&ServerFrame::Warning {
-                utterance: utterance.number,
-                code: "unspoken_characters",
-                message: &message,
-                characters: &chunk.unspoken,
-            });
+        let markup = utterance.text_input.as_ref().map(TextInput::take_markup).unwrap_or_default();
+        for notes in [&chunk.notes, &TextNotes { markup, ..TextNotes::default() }] {
+            let model = &utterance.setup.engine.profile().model;
+            for note in self.state.notes_on_text(model, notes) {
+                out.frame(&ServerFrame::Warning {
+                    utterance: utterance.number,
+                    code: note.code,
+                    message: &note.message,
+                    characters: &note.subject,
+                });
+            }
         }
         if chunk.sequence == 0 {
             let setup = &utterance.setup;

@@ -83,8 +83,7 @@ impl Try {
         let remote = resolved.settings.remote(&config.model);
         let (text, language) = self.sample(store, &found);
         let options = SpeechFlags::of_voice(&self.name, language);
-        let voices = store.voices();
-        let speaking = Speaking { options: &options, target, player, stream: false, json: false, voices };
+        let speaking = Speaking { options: &options, target, player, stream: false, json: false, store };
         engine::run_model(config, remote, async |loaded| speaking.run(loaded, text).await)
     }
 

@@ -36,8 +36,10 @@ const LETTER: &str = "Dear Anna, the parcel came on Monday. Thank you!\n";
 const VOICE: [&str; 2] =
     ["pocket-tts-english/voice.safetensors", "pocket-tts-english/embeddings/alba.safetensors"];
 
-/// Programs that take the place of devices: a player that reads all it gets, a recorder that has a clip, a browser.
-const STAND_INS: [(&str, &str); 3] = [
+/// Programs that take the place of devices and other projects: a player that reads all it gets, a recorder that has a clip, a
+/// browser, a language model with one answer.
+const STAND_INS: [(&str, &str); 4] = [
+    ("ollama", "cat > /dev/null; echo 'A robin, a wren.'; echo 'And a lark.'"),
     ("aplay", "exec cat > /dev/null"),
     (
         "arecord",

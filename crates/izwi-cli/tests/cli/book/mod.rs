@@ -51,6 +51,7 @@ macro_rules! pages {
 
 pages! {
     readme: "README.md" => ["transcript: Nothing that you say here leaves your desk."];
+    choosing: "docs/choosing.md" => ["whisper-large-v3-turbo", "amiable himself"];
     conversations: "docs/conversations.md" => [];
     deepgram: "docs/deepgram.md" => ["\"transcript\":\"Hello"];
     dictating: "docs/dictating.md" => ["for your country", "session.done"];
@@ -59,6 +60,8 @@ pages! {
     installation: "docs/installation.md" => [];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
+    obs: "docs/obs.md" => [];
+    ollama: "docs/ollama.md" => ["samples of speech"];
     openai: "docs/openai.md" => ["Hello"];
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
@@ -66,10 +69,18 @@ pages! {
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     replicas_page: "docs/replicas.md" => ["x-izwi-instance: izwi-0"];
     ray: "docs/ray.md" => [];
+    raspberry_pi: "docs/raspberry-pi.md" => ["small computer"];
+    samples: "docs/samples.md" => [];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
-    speaking: "docs/speaking.md" => [];
+    speaking: "docs/speaking.md" => [
+        "markup has no effect and is not spoken: <speak> <break time=\"1s\"/> </speak>",
+        "cannot pronounce '你好'",
+        "the text has Chinese, which hibari does not speak"
+    ];
+    troubleshooting: "docs/troubleshooting.md" => [];
+    vscode: "docs/vscode.md" => [];
     voices: "docs/voices.md" => ["anna"];
 }
 
@@ -98,6 +109,46 @@ fn commands_within_the_text_parse() {
     for (text, page) in commands {
         let block = Block { line: 1, language: Language::Shell, text, runs: false };
         shell(page, &block);
+    }
+}
+
+#[test]
+fn stated_downloads_are_those_of_the_manifests() {
+    let izwi = crate::Izwi::alone();
+    let output = izwi.run(&["list", "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let megabytes = |bytes: &serde_json::Value| format!("{:.1} MB", bytes.as_f64().unwrap() / 1e6);
+    let flat = |page: &str| {
+        let text = fs::read_to_string(repository().join(page)).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for name in ["hibari", "whisper-base"] {
+        let model = listed.iter().find(|model| model["name"] == name).unwrap();
+        let (hub, mirror) = (megabytes(&model["download_bytes"]), megabytes(&model["mirror_bytes"]));
+        let stated = format!("({hub} from the hub, or {mirror} from a mirror)");
+        for page in ["README.md", "docs/quick-start.md"] {
+            assert!(flat(page).contains(&stated), "{page} does not say {stated} of {name}");
+        }
+    }
+}
+
+#[test]
+fn every_whisper_has_a_pinned_size_and_languages() {
+    let output = crate::Izwi::alone().run(&["list", "--json"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    for (name, megabytes, languages) in [
+        ("whisper-tiny.en", 100..200, 1),
+        ("whisper-base", 280..300, 99),
+        ("whisper-small", 900..1000, 99),
+        ("whisper-medium", 3000..3100, 99),
+        ("whisper-large-v3-turbo", 1600..1700, 100),
+        ("whisper-large-v3", 3000..3100, 100),
+        ("distil-large-v3.5", 3000..3100, 1),
+    ] {
+        let model = listed.iter().find(|model| model["name"] == name).unwrap();
+        assert_eq!(model["languages"].as_array().unwrap().len(), languages, "{name}");
+        let bytes = model["download_bytes"].as_u64().unwrap();
+        assert!(megabytes.contains(&(bytes / 1_000_000)), "{name}: {bytes}");
     }
 }
 

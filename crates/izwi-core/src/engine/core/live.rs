@@ -220,7 +220,7 @@ impl EngineCore {
             chunk_lengths: admissible.chunk_lengths,
             prompt_tokens: admissible.prompt_tokens,
             seed: admissible.seed,
-            unspoken: admissible.unspoken,
+            notes: admissible.notes,
             recording: admissible.recording,
             _audio_share: audio_share,
             accepted_at,

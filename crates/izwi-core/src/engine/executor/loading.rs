@@ -24,6 +24,8 @@ use crate::engine::error::{EngineError, Result};
 pub(super) struct Loaded {
     pub(super) model: Arc<dyn SpeechModel>,
     pub(super) device: Device,
+    /// Codes of the languages that the manifest names; empty without one.
+    pub(super) languages: Vec<String>,
     /// Bytes that the process held on the device before.
     pub(super) held_before: Option<usize>,
 }
@@ -162,6 +164,8 @@ enum Source {
     Checkpoint {
         family: String,
         folder: PathBuf,
+        /// Codes of the languages that the manifest names.
+        languages: Vec<String>,
         /// Weights of the voice activity detector, which need not exist.
         vad: PathBuf,
     },
@@ -175,9 +179,10 @@ impl Source {
         let load = |error: izwi_hub::HubError| EngineError::Load(chain(&error));
         let store = Store::open(config.home.clone()).map_err(load)?;
         let store = store.with_models_dir(config.models_dir.clone());
-        let family = store.manifest(&config.model).map_err(load)?.family.clone();
+        let manifest = store.manifest(&config.model).map_err(load)?;
+        let (family, languages) = (manifest.family.clone(), manifest.language_codes());
         let folder = store.installed(&config.model).map_err(load)?;
-        Ok(Self::Checkpoint { family, folder, vad: store.vad_weights() })
+        Ok(Self::Checkpoint { family, folder, languages, vad: store.vad_weights() })
     }
 
     /// Where the speeds of its devices are remembered.
@@ -210,7 +215,11 @@ fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> 
         LoadError::Model(error) => EngineError::Load(with_remedy(&error, &device)),
         other => EngineError::Load(chain(&other)),
     })?;
-    Ok(Loaded { model, device, held_before })
+    let languages = match source {
+        Source::Random => Vec::new(),
+        Source::Checkpoint { languages, .. } => languages.clone(),
+    };
+    Ok(Loaded { model, device, languages, held_before })
 }
 
 #[cfg(test)]
@@ -260,7 +269,7 @@ mod tests {
 
     fn loaded(milliseconds: Option<u64>) -> Loaded {
         let model = Arc::new(Units(milliseconds.map(Duration::from_millis)));
-        Loaded { model, device: Device::Cpu, held_before: None }
+        Loaded { model, device: Device::Cpu, languages: Vec::new(), held_before: None }
     }
 
     /// Whether the GPU's model is chosen, and the speeds.

@@ -72,7 +72,7 @@ impl NativeExecutor {
     }
 
     fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
-        let Loaded { model, device, held_before } = loading::load(config)?;
+        let Loaded { model, device, languages, held_before } = loading::load(config)?;
         let geometry = config.pool_geometry(model.max_positions());
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {
@@ -81,6 +81,9 @@ impl NativeExecutor {
         let freed = device::free_unused(&device);
         freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
         let mut profile = profile(config, &*model, &device);
+        if profile.languages.is_empty() {
+            profile.languages = languages;
+        }
         if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
             profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
         }
@@ -236,6 +239,7 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) 
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),
+        languages: info.languages.clone(),
         info,
     }
 }

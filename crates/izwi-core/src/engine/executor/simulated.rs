@@ -294,6 +294,7 @@ impl SimulatedExecutor {
         let profile = Arc::new(ExecutorProfile {
             model: config.model.clone(),
             device: "simulated".to_owned(),
+            languages: if model.transcribes { info.languages.clone() } else { vec!["en".to_owned()] },
             info,
             precision: config.dtype,
             kv_block_bytes: 16 * geometry.block_size,

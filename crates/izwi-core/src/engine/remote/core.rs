@@ -226,7 +226,7 @@ impl RemoteCore {
             chunk_lengths: admissible.chunk_lengths,
             prompt_tokens: 0,
             seed: admissible.seed,
-            unspoken: admissible.unspoken,
+            notes: admissible.notes,
             recording: admissible.recording,
             _audio_share: audio_share,
             accepted_at,

@@ -9,12 +9,13 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
-    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, Turn, Voice,
-    VoiceRecording, VoiceReference, Work, check_finite, excerpt,
+    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, TextNotes, Turn,
+    Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt,
 };
 
 use super::intake::AudioIntake;
 use super::voice_input;
+use super::written_text;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
@@ -53,8 +54,8 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) max_tokens: usize,
     /// Duration of the recording to transcribe, for ASR.
     pub(in crate::engine) recording: Option<Duration>,
-    /// Characters of the text that the model leaves out.
-    pub(in crate::engine) unspoken: String,
+    /// What the model says otherwise than it is written.
+    pub(in crate::engine) notes: TextNotes,
 }
 
 impl AdmissibleRequest {
@@ -76,6 +77,7 @@ pub(in crate::engine) struct ReadableRequest {
     seed: u64,
     max_tokens: usize,
     text_input: Option<TextInput>,
+    notes: TextNotes,
     decoded: DecodedInput,
 }
 
@@ -140,7 +142,7 @@ impl RequestProcessor {
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
     ) -> Result<ReadableRequest> {
-        self.take_text(&mut request)?;
+        let notes = written_text::take(&mut request, &self.profile)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
         let params = self.complete(&request)?;
@@ -166,6 +168,7 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             text_input,
+            notes,
             decoded,
         })
     }
@@ -178,6 +181,7 @@ impl RequestProcessor {
         let DecodedInput { input, recording, .. } = request.decoded;
         let mut prepared = self.preparer.prepare(&input)?;
         let unspoken = std::mem::take(&mut prepared.unspoken);
+        let notes = TextNotes { unspoken, ..request.notes };
         let max_tokens = request.max_tokens;
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
         Ok(AdmissibleRequest {
@@ -194,32 +198,13 @@ impl RequestProcessor {
             prompt_tokens,
             max_tokens,
             recording,
-            unspoken,
+            notes,
         })
     }
 
     /// The preparer of the model.
     pub(in crate::engine) fn preparer(&self) -> Arc<dyn RequestPreparer> {
         Arc::clone(&self.preparer)
-    }
-
-    /// Moves the text that has arrived so far into the request. An input that has ended is complete text.
-    fn take_text(&self, request: &mut EngineCoreRequest) -> Result<()> {
-        let Some(input) = &request.text_input else { return Ok(()) };
-        if !self.profile.info.appends_text || request.task_type != Task::Tts {
-            let model = &self.profile.model;
-            let message = format!("model '{model}' takes a text as a whole; send it without a text input");
-            return Err(EngineError::invalid("input", message));
-        }
-        let (text, is_complete) = input.take_pending();
-        request.text.get_or_insert_default().push_str(&text);
-        if is_complete {
-            request.text_input = None;
-            // As the text would have been spoken, had its end come later.
-            request.streams_text = Some(true);
-            request.text = request.text.take().map(|text| text.trim_end().to_owned());
-        }
-        Ok(())
     }
 
     fn speak_input(

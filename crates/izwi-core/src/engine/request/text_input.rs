@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use izwi_types::{Prepared, TextProgress};
 
 use super::MAX_TEXT_CHARS;
+use super::markup::Filter;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::RequestPreparer;
 
@@ -31,8 +32,10 @@ struct Text {
 
 #[derive(Default)]
 struct State {
-    /// Text that arrived before the request was prepared.
+    /// Text that arrived before the request was prepared, as it is written.
     pending: String,
+    /// Leaves markup out of what is passed on.
+    filter: Filter,
     is_finished: bool,
     attached: Option<Attached>,
 }
@@ -82,7 +85,9 @@ impl TextInput {
     /// Text tokens that can still be appended: text of at most as many bytes always fits. `None` until the request is
     /// admitted.
     pub fn tokens_left(&self) -> Option<usize> {
-        self.lock().attached.as_ref().map(|attached| attached.progress.tokens_left)
+        let state = self.lock();
+        let left = state.attached.as_ref()?.progress.tokens_left;
+        Some(left.saturating_sub(state.filter.held_bytes()))
     }
 
     fn extend(&self, text: &str, is_last: bool) -> Result<()> {
@@ -93,9 +98,13 @@ impl TextInput {
                 "the text has ended already; send more as another request",
             ));
         }
-        let State { pending, attached, .. } = &mut *state;
+        let State { pending, attached, filter, .. } = &mut *state;
         match attached {
-            Some(attached) => attached.append(text, is_last)?,
+            Some(attached) => {
+                let mut filtered = filter.clone();
+                attached.append(&filtered.push(text, is_last), is_last)?;
+                *filter = filtered;
+            }
             None if pending.len() + text.len() > MAX_TEXT_CHARS => {
                 let message = format!("input has more than {MAX_TEXT_CHARS} bytes; send it in parts");
                 return Err(EngineError::invalid("input", message));
@@ -106,10 +115,17 @@ impl TextInput {
         Ok(())
     }
 
-    /// Takes the text that arrived so far, and whether it is all.
-    pub(super) fn take_pending(&self) -> (String, bool) {
+    /// Takes the text that arrived so far behind `first`, without markup, and whether it is all.
+    pub(super) fn take_pending(&self, first: &str) -> (String, bool) {
         let mut state = self.lock();
-        (std::mem::take(&mut state.pending), state.is_finished)
+        let written = format!("{first}{}", std::mem::take(&mut state.pending));
+        let is_finished = state.is_finished;
+        (state.filter.push(&written, is_finished), is_finished)
+    }
+
+    /// Markup that was left out since the last call, each once.
+    pub fn take_markup(&self) -> Vec<String> {
+        self.lock().filter.take_found()
     }
 
     /// Passes text on to the prepared request from now on, first what arrived while it was prepared.
@@ -123,8 +139,10 @@ impl TextInput {
         wake: Wake,
     ) -> Result<()> {
         let mut state = self.lock();
-        let progress = preparer.append_text(&prepared, &state.pending, state.is_finished)?;
-        state.pending.clear();
+        let written = std::mem::take(&mut state.pending);
+        let is_finished = state.is_finished;
+        let text = state.filter.push(&written, is_finished);
+        let progress = preparer.append_text(&prepared, &text, is_finished)?;
         state.attached = Some(Attached { preparer, prepared, progress, wake });
         Ok(())
     }

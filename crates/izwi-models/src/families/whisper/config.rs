@@ -82,22 +82,16 @@ impl Settings {
         let generation_path = folder.join("generation_config.json");
         let generation: GenerationConfig =
             if generation_path.exists() { read_json(&generation_path)? } else { GenerationConfig::default() };
-        let settings = Self::resolve(config, generation);
-        let (layers, heads) = (settings.config.decoder_layers, settings.config.decoder_attention_heads);
-        match settings.alignment_heads.iter().find(|&&(layer, head)| layer >= layers || head >= heads) {
-            Some((layer, head)) => Err(Error::File {
-                path: generation_path.display().to_string(),
-                message: format!(
-                    "alignment head [{layer}, {head}] does not exist: {layers} layers of {heads} heads"
-                ),
-            }),
-            None => Ok(settings),
-        }
+        Ok(Self::resolve(config, generation))
     }
 
     fn resolve(config: Config, generation: GenerationConfig) -> Self {
         let first = |a: Option<Vec<u32>>, b: &Option<Vec<u32>>| a.or_else(|| b.clone()).unwrap_or_default();
-        let listed = generation.alignment_heads.filter(|heads| !heads.is_empty());
+        // A distilled checkpoint may list those of its teacher, which has more layers.
+        let exists = |&[layer, head]: &[usize; 2]| {
+            layer < config.decoder_layers && head < config.decoder_attention_heads
+        };
+        let listed = generation.alignment_heads.filter(|heads| !heads.is_empty() && heads.iter().all(exists));
         let alignment_heads = match listed {
             Some(heads) => heads.into_iter().map(|[layer, head]| (layer, head)).collect(),
             None => config.upper_heads(),
@@ -194,8 +188,12 @@ mod tests {
             let error = Settings::load(folder(&config(extra), None).path()).unwrap_err().to_string();
             assert!(error.contains(named) && error.contains("config.json"), "{error}");
         }
-        let heads = Some(r#"{"alignment_heads": [[4, 0]]}"#);
-        let error = Settings::load(folder(&config(""), heads).path()).unwrap_err().to_string();
-        assert!(error.contains("[4, 0]"), "{error}");
+    }
+
+    #[test]
+    fn alignment_heads_of_a_larger_teacher_are_not_used() {
+        let heads = Some(r#"{"alignment_heads": [[1, 1], [4, 0]]}"#);
+        let settings = Settings::load(folder(&config(""), heads).path()).unwrap();
+        assert_eq!(settings.alignment_heads, [(2, 0), (2, 1), (3, 0), (3, 1)]);
     }
 }

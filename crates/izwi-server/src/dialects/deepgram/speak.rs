@@ -226,6 +226,7 @@ async fn speak(
     let Speaker { engine, options } = speaker;
     let request = options.into_request(text).with_id(id.clone());
     let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
+    headers.extend(chunks.headers(state));
     let bytes = stream::unfold((chunks, encoded), |(mut chunks, mut encoded)| async {
         let chunk = chunks.next().await?;
         let bytes = chunk.and_then(|chunk| encoded.encode(&chunk).map_err(|error| CutOff::encoding(&error)));

@@ -93,6 +93,7 @@ enum Answer<'a> {
 
 /// State of a session.
 pub(super) struct Speak {
+    state: AppState,
     id: RequestId,
     speaker: Arc<Speaker>,
     output: Output,
@@ -128,6 +129,7 @@ impl Protocol for Speak {
             text.set_live();
         }
         Self {
+            state: state.clone(),
             id: identity.id,
             speaker: Arc::new(speaker),
             output,
@@ -234,6 +236,10 @@ impl Protocol for Speak {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
+        let model = &self.speaker.engine.profile().model;
+        for note in self.state.notes_on_text(model, &chunk.notes) {
+            out.frame(&Answer::Warning { description: note.message, code: note.code.to_ascii_uppercase() });
+        }
         let audio = utterance.encoded.encode(&chunk)?;
         if !audio.is_empty() {
             out.binary(audio);

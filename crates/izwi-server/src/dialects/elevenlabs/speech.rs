@@ -96,7 +96,7 @@ impl Speech {
         let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);
         let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
-        let mut headers = HeaderMap::new();
+        let mut headers = chunks.headers(&state);
         if let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
             && !ignored.is_empty()
         {
