@@ -22,6 +22,9 @@ pub(crate) const CLIENTS: Environment =
 pub(crate) const ZIG: Environment =
     Environment { folder: "venv-zig", requirements: "scripts/metal-emulator/requirements.txt" };
 
+/// The installer: a tenth of the time of pip.
+const INSTALLER: &str = "uv==0.13.9";
+
 /// Makes the environment, unless it is there and complete. Returns its Python.
 pub(crate) fn make(root: &Path, steps: &mut Steps, environment: Environment) -> Result<PathBuf> {
     let list = root.join(environment.requirements);
@@ -37,8 +40,16 @@ pub(crate) fn make(root: &Path, steps: &mut Steps, environment: Environment) -> 
     steps.run("python environment", &mut create).context(
         "this needs Python 3.11 or later with its venv module: install it (on Debian: python3 and python3-venv)",
     )?;
+    let mut installer = Command::new(python(&folder));
+    installer.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", INSTALLER]);
+    steps.run("python installer", &mut installer)?;
     let mut install = Command::new(python(&folder));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&list);
+    install.args(["-m", "uv", "pip", "install", "--quiet", "--python"]).arg(python(&folder));
+    install.arg("--requirements").arg(&list);
+    // The index of pip is the index of its stand-in.
+    if let Some(index) = std::env::var_os("PIP_INDEX_URL") {
+        install.env("UV_DEFAULT_INDEX", index);
+    }
     steps
         .run("python packages", &mut install)
         .with_context(|| format!("the packages of {} cannot be installed", environment.requirements))?;
