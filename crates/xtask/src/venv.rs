@@ -57,6 +57,30 @@ pub(crate) fn make(root: &Path, steps: &mut Steps, environment: Environment) -> 
     Ok(python(&folder))
 }
 
+/// The Wyoming integration of Home Assistant, which the tests run out of its wheel: it is made for a newer Python.
+const WHEEL: &str = "tests/clients/frameworks/homeassistant.txt";
+
+/// Downloads the wheel into `target/homeassistant`, unless it is there. `python` has pip.
+pub(crate) fn download_wheel(root: &Path, steps: &mut Steps, python: &Path) -> Result<()> {
+    let list = root.join(WHEEL);
+    let wanted = read(&list)?;
+    let folder = root.join("target/homeassistant");
+    let stamp = folder.join("requirements.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
+        return Ok(());
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let mut download = Command::new(python);
+    download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    download.args(["--only-binary", ":all:", "--python-version", "3.14.2", "--requirement"]).arg(&list);
+    steps
+        .run("home assistant", download.arg("--dest").arg(&folder))
+        .with_context(|| format!("the wheel of {WHEEL} cannot be downloaded"))?;
+    std::fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
 fn python(folder: &Path) -> PathBuf {
     folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }

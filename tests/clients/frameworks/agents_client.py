@@ -1,8 +1,8 @@
 """Runs voice pipelines and a realtime session of the real `openai-agents` package against a running server.
 
-usage: agents_client.py PART BASE_URL FIRST SECOND
+usage: agents_client.py BASE_URL FIRST SECOND [PART]
 
-PART is pipeline or realtime. The server has an English TTS model, an ASR model and a chat model. FIRST and SECOND are WAV
+PART is pipeline or realtime, else all run. The server has an English TTS model, an ASR model and a chat model. FIRST and SECOND are WAV
 files of what a user says: "He was not an ill-disposed young man" and "He might even have been made amiable himself". Exits
 with a traceback at the first deviation; prints one line for each check that passed.
 """
@@ -21,7 +21,7 @@ from agents.voice import (
     VoicePipelineConfig,
     VoiceWorkflowBase,
 )
-from common import FIRST_WORDS, GREETING, SECOND_WORDS, STORY, TIMEOUT_S, Server, has_words, passed, recording, until
+from common import BOOK, FIRST_WORDS, GREETING, SECOND_WORDS, STORY, TIMEOUT_S, Server, has_words, passed, recording, until
 
 RATE = 24_000
 KEY = "none"
@@ -88,13 +88,14 @@ async def voice_pipeline(server: Server, first: str, second: str) -> None:
     has_words(workflow.heard[1], SECOND_WORDS)
     passed("two turns of a stream are answered")
 
-    result = await pipeline(server, Script(STORY)).run(AudioInput(buffer=recording(first, RATE)))
-    events = result.stream()
-    async for event in events:
-        if event.type == "voice_stream_event_audio":
-            break
-    await events.aclose()
-    await server.idle()
+    async with server.interruption():
+        # One sentence is one request.
+        long = BOOK.replace(".", ",")
+        events = (await pipeline(server, Script(long)).run(AudioInput(buffer=recording(first, RATE)))).stream()
+        async for event in events:
+            if event.type == "voice_stream_event_audio":
+                break
+        await events.aclose()
     passed("an answer is interrupted")
 
     for models in [{"tts_model": "nobody"}, {"stt_model": "nobody"}]:
@@ -171,10 +172,11 @@ async def realtime(server: Server, first: str, second: str) -> None:
 PARTS = {"pipeline": voice_pipeline, "realtime": realtime}
 
 
-async def main(part: str, url: str, *paths: str) -> None:
+async def main(url: str, first: str, second: str, part: str | None = None) -> None:
     set_tracing_disabled(True)
     server = Server(url)
-    await PARTS[part](server, *paths)
+    for run in [PARTS[part]] if part else PARTS.values():
+        await run(server, first, second)
     await server.idle()
 
 

@@ -1,6 +1,7 @@
 """What the clients of frameworks share: recordings, and the server's own ear for what it spoke."""
 
 import asyncio
+import contextlib
 import difflib
 import io
 import json
@@ -12,8 +13,7 @@ import numpy
 import openai
 
 # A hang guard, not an expectation.
-import os
-TIMEOUT_S = int(os.environ.get("T", 120))
+TIMEOUT_S = 120
 
 GREETING = "Good morning. The doctor is in the garden, and the taxi waits outside."
 # Long enough to be interrupted.
@@ -24,6 +24,8 @@ STORY = (
 )
 # What the two recordings have in every transcript.
 FIRST_WORDS, SECOND_WORDS = ["not", "young man"], ["amiable", "himself"]
+# Minutes of speech: what is left of it when somebody interrupts is not generated.
+BOOK = STORY * 12
 
 
 def passed(what: str) -> None:
@@ -79,12 +81,23 @@ class Server:
 
     async def idle(self) -> None:
         """Waits until the server has nothing to do."""
-        await until("the server is idle", lambda: self._is_idle())
+        health = lambda: json.loads(self._page("/health"))
+        await until("the server is idle", lambda: health()["requests_open"] == health()["sessions_open"] == 0)
 
-    def _is_idle(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/health") as response:
-            health = json.load(response)
-        return health["requests_open"] == health["sessions_open"] == 0
+    @contextlib.asynccontextmanager
+    async def interruption(self):
+        """Waits, at its end, until the server has given up a generation that began within."""
+        before = self._given_up()
+        yield
+        await until("the server gives up", lambda: self._given_up() > before)
+
+    def _given_up(self) -> float:
+        counts = re.findall(r"^izwi_aborts_total\{.*\} (\d+)$", self._page("/metrics"), re.MULTILINE)
+        return sum(map(int, counts))
+
+    def _page(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path) as response:
+            return response.read().decode()
 
 
 async def until(what: str, holds) -> None:

@@ -1,8 +1,8 @@
 """Runs the plugins of the real `livekit-agents` package, without a room, against a running server.
 
-usage: livekit_client.py PART BASE_URL FIRST SECOND
+usage: livekit_client.py BASE_URL FIRST SECOND [PART]
 
-PART is openai, elevenlabs, deepgram or realtime. The server has an English TTS model, an ASR model and a chat model. FIRST
+PART is openai, elevenlabs, deepgram or realtime, else all run. The server has an English TTS model, an ASR model and a chat model. FIRST
 and SECOND are WAV files of what a user says: "He was not an ill-disposed young man" and "He might even have been made amiable
 himself". Exits with a traceback at the first deviation; prints one line for each check that passed.
 """
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 
-from common import FIRST_WORDS, GREETING, SECOND_WORDS, STORY, TIMEOUT_S, Server, has_words, passed, recording, until
+from common import BOOK, FIRST_WORDS, GREETING, SECOND_WORDS, TIMEOUT_S, Server, has_words, passed, recording, until
 from livekit import rtc
 from livekit.agents import APIConnectOptions, APIStatusError, stt, utils
 from livekit.agents.llm import ChatContext
@@ -40,11 +40,11 @@ async def speak(server: Server, tts) -> None:
     """Speaks whole texts and texts in pieces, is interrupted in both, and speaks again."""
     async with tts.synthesize(GREETING, conn_options=PATIENT) as stream:
         await server.heard(*await collected(stream), GREETING)
-    async with tts.synthesize(STORY, conn_options=PATIENT) as stream:
+    async with server.interruption(), tts.synthesize(BOOK, conn_options=PATIENT) as stream:
         assert (await anext(stream)).frame.samples_per_channel
     if tts.capabilities.streaming:
-        async with tts.stream(conn_options=PATIENT) as stream:
-            stream.push_text(STORY)
+        async with server.interruption(), tts.stream(conn_options=PATIENT) as stream:
+            stream.push_text(BOOK)
             stream.flush()
             assert (await anext(stream)).frame.samples_per_channel
         # The connection is the same.
@@ -192,12 +192,13 @@ class Keeper(logging.Handler):
 PARTS = {"openai": openai_plugin, "elevenlabs": elevenlabs_plugin, "deepgram": deepgram_plugin, "realtime": realtime}
 
 
-async def main(part: str, url: str, *paths: str) -> None:
+async def main(url: str, first: str, second: str, part: str | None = None) -> None:
     server = Server(url)
     warnings = []
     logging.getLogger("livekit").addHandler(Keeper(warnings))
     async with utils.http_context.open() as session:
-        await PARTS[part](server, session, *paths)
+        for run in [PARTS[part]] if part else PARTS.values():
+            await run(server, session, first, second)
     assert not any("rejected" in warning for warning in warnings), warnings
     await server.idle()
 

@@ -1,11 +1,12 @@
 """Runs voice agents of the real `pipecat-ai` package against a running server.
 
-usage: pipecat_client.py PART BASE_URL FIRST SECOND
+usage: pipecat_client.py BASE_URL FIRST SECOND [PART]
 
-PART is openai, deepgram, elevenlabs, elevenlabs_http, realtime or errors. The server has an English TTS model, an ASR model and the simulated chat model. FIRST and SECOND are WAV files of what a user
-says: "He was not an ill-disposed young man" and "He might even have been made amiable himself". In each conversation the user
-speaks, the agent answers, the user speaks again and interrupts it, and the agent answers the second turn. Exits with a
-traceback at the first deviation; prints one line for each check that passed.
+The server has an English TTS model, an ASR model and a chat model. FIRST and SECOND are WAV files of what a user says: "He was
+not an ill-disposed young man" and "He might even have been made amiable himself". In each conversation the user speaks, the
+agent answers, the user speaks again and interrupts it, and the agent answers the second turn. The conversations take place at
+once, since they last as long as people speak; PART (openai, deepgram, elevenlabs, elevenlabs_http, realtime or errors) is one
+of them. Exits with a traceback at the first deviation; prints one line for each check that passed.
 """
 
 import asyncio
@@ -279,14 +280,16 @@ async def errors(server: Server, *_: str) -> None:
 PARTS = [openai, deepgram, elevenlabs, elevenlabs_http, realtime, errors]
 
 
-async def main(part: str, url: str, *recordings: str) -> None:
+async def main(url: str, first: str, second: str, *part: str) -> None:
     warnings = []
     logger.remove()
     logger.add(warnings.append, level="WARNING")
     server = Server(url)
-    [run] = [run for run in PARTS if run.__name__ == part]
     try:
-        await run(server, *recordings)
+        async with asyncio.TaskGroup() as group:
+            for run in PARTS:
+                if not part or run.__name__ in part:
+                    group.create_task(run(server, first, second))
     finally:
         print(*warnings, sep="", end="", file=sys.stderr)
     assert not any("Dropping word" in warning for warning in warnings), "words of the alignment are not those of the text"
