@@ -82,6 +82,152 @@ async fn closing_a_context_does_not_lose_the_text_of_another() -> Result<()> {
     server.assert_balanced().await
 }
 
+/// Waits until the server has handled all messages so far: a context without text ends at once. Returns what came before.
+async fn settled(session: &mut Session) -> Result<Vec<Value>> {
+    session.send(json!({"text": " ", "context_id": "settled"})).await?;
+    session.send(json!({"context_id": "settled", "close_context": true})).await?;
+    let mut received = Vec::new();
+    loop {
+        match message(session).await? {
+            last if last["contextId"] == "settled" => return Ok(received),
+            other => received.push(other),
+        }
+    }
+}
+
+/// All messages up to the end of a context.
+async fn until_final(session: &mut Session, id: &str) -> Result<Vec<Value>> {
+    let mut received = Vec::new();
+    while received.last().is_none_or(|last: &Value| last["isFinal"] != true || last["contextId"] != id) {
+        received.push(message(session).await?);
+    }
+    Ok(received)
+}
+
+/// Bytes of audio of messages in base64.
+fn audio_bytes<'a>(messages: impl IntoIterator<Item = &'a Value>) -> usize {
+    let audio = messages.into_iter().filter_map(|message| message["audio"].as_str());
+    audio.map(|audio| audio.len() / 4 * 3 - audio.bytes().filter(|byte| *byte == b'=').count()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_is_flushed_and_closed_is_spoken_to_its_end() -> Result<()> {
+    // Sentences as Pipecat sends them, and as LiveKit does: with a space behind each, flushed one by one.
+    let pipecat = [json!({"text": "We met Dr. Smith."}), json!({"text": "And the taxi waits outside."})];
+    let livekit = [
+        json!({"text": "We met Dr. Smith. ", "flush": true}),
+        json!({"text": "And the taxi waits outside. ", "flush": true}),
+    ];
+    let apart = "We met Dr. Smith. And the taxi waits outside.";
+    let turns = [
+        ("auto_mode=true", pipecat.clone(), apart),
+        ("auto_mode=true", livekit, apart),
+        // Without it, the pieces of a word may come in several messages.
+        ("auto_mode=false", pipecat, "We met Dr. Smith.And the taxi waits outside."),
+    ];
+    for (query, sentences, expected) in turns {
+        let (gate, script) = Gate::new(|plan| plan.schedule.items().next().is_some());
+        let mut setup = Setup::units("eleven-turn").script(script);
+        setup.model.times_words = true;
+        let server = setup.start().await?;
+        let mut session =
+            open(&server, &format!("multi-stream-input?output_format=pcm_24000&{query}")).await?;
+        session.send(json!({"text": " ", "context_id": "turn"})).await?;
+        for mut sentence in sentences {
+            sentence["context_id"] = json!("turn");
+            session.send(sentence).await?;
+        }
+        // The first sentence is running.
+        ensure!(settled(&mut session).await?.is_empty());
+        session.send(json!({"context_id": "turn", "flush": true})).await?;
+        session.send(json!({"context_id": "turn", "close_context": true})).await?;
+        ensure!(settled(&mut session).await?.is_empty());
+        gate.open();
+        let received = until_final(&mut session, "turn").await?;
+        let spoken = characters(&received);
+        ensure!(spoken.trim_end() == expected, "{query}: {spoken}");
+        // Two bytes for each of the hundred samples of a character, but for the space between sentences.
+        ensure!(audio_bytes(&received) == 200 * 43, "{query}: {} bytes", audio_bytes(&received));
+        session.send(json!({"close_socket": true})).await?;
+        ensure!(rest(&mut session).await? == (Vec::new(), Some(1000)));
+        server.assert_balanced().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_does_not_wait_for_one_that_is_closed() -> Result<()> {
+    let (gate, script) = Gate::new(|plan| plan.schedule.items().next().is_some());
+    let mut setup = Setup::units("eleven-waits").script(script);
+    (setup.model.samples_per_token, setup.model.times_words) = (2_400, true);
+    let server = setup.start().await?;
+    let mut session = open(&server, "multi-stream-input?output_format=pcm_24000&auto_mode=true").await?;
+    let long = "A sentence of the context before. ".repeat(110);
+    session.send(json!({"text": long, "context_id": "before", "flush": true})).await?;
+    gate.admit(1);
+    let mut received = vec![message(&mut session).await?];
+    session.send(json!({"context_id": "before", "close_context": true})).await?;
+    session.send(json!({"text": "The next one. ", "context_id": "next", "flush": true})).await?;
+    session.send(json!({"context_id": "next", "close_context": true})).await?;
+    received.extend(settled(&mut session).await?);
+    gate.open();
+    received.extend(until_final(&mut session, "next").await?);
+    ensure!(
+        received.iter().all(|message| message["isFinal"] != true || message["contextId"] == "next"),
+        "the context before ended first"
+    );
+    // A second close drops what is left.
+    session.send(json!({"context_id": "before", "close_context": true})).await?;
+    received.extend(until_final(&mut session, "before").await?);
+    let of = |id: &'static str| received.iter().filter(move |message| message["contextId"] == id);
+    ensure!(characters(of("next")) == "The next one. ", "{}", characters(of("next")));
+    let spoken = characters(of("before"));
+    ensure!(long.starts_with(&spoken) && spoken.len() < long.len(), "{spoken}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_text_open_no_context() -> Result<()> {
+    let server = Setup::units("eleven-alive").start().await?;
+    let mut session = open(&server, "multi-stream-input?output_format=pcm_24000").await?;
+    for id in 0..10 {
+        session.send(json!({"text": ""})).await?;
+        session.send(json!({"text": "", "context_id": id.to_string()})).await?;
+        session.send(json!({"context_id": id.to_string(), "flush": true})).await?;
+    }
+    session.send(json!({"text": "Hello.", "context_id": "real", "flush": true})).await?;
+    session.send(json!({"close_socket": true})).await?;
+    let (messages, code) = rest(&mut session).await?;
+    ensure!(code == Some(1000) && messages.iter().all(|one| one["contextId"] == "real"), "{messages:?}");
+    ensure!(audio_bytes(&messages) == 200 * 6, "{messages:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_contexts_is_read_no_faster_than_it_is_spoken() -> Result<()> {
+    let (gate, script) = Gate::new(|plan| plan.schedule.items().next().is_some());
+    let server = Setup::units("eleven-flood").script(script).start().await?;
+    let mut session = open(&server, "multi-stream-input?output_format=pcm_24000").await?;
+    for id in 0..60 {
+        let id = id.to_string();
+        session.send(json!({"text": "Hello.", "context_id": id, "flush": true})).await?;
+        session.send(json!({"context_id": id, "close_context": true})).await?;
+    }
+    // It ends the session as soon as it is read.
+    session.send(json!({"text": 7})).await?;
+    ensure!(server.get("/livez").await?.status() == 200);
+    gate.open();
+    let (messages, code) = rest(&mut session).await?;
+    let finals = messages.iter().filter(|message| message["isFinal"] == true).count();
+    ensure!(finals >= 28, "{finals} contexts were spoken before the message behind them was read");
+    ensure!(
+        code == Some(1008) && messages.last().is_some_and(|last| last["param"] == "text"),
+        "{messages:?}"
+    );
+    server.assert_no_sessions().await?;
+    server.assert_balanced().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_the_key_does_nothing() -> Result<()> {
     let server =

@@ -8,6 +8,7 @@ mod access_log;
 mod barge_in;
 mod chat;
 mod clients;
+mod closing;
 mod connections;
 mod devices;
 mod disconnects;

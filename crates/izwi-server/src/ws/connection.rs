@@ -20,8 +20,13 @@ use crate::state::AppState;
 
 /// Messages that may be queued before reading pauses: a client that only sends must also read.
 pub(super) const MAX_QUEUED: usize = 32;
+/// The same in bytes; one more answer may follow.
+const MAX_QUEUED_BYTES: usize = 256 << 10;
 /// How long a peer may take to answer a close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The codes of a peer whose frames cannot be read any more.
+const UNREADABLE: [u16; 3] = [close_code::PROTOCOL, close_code::INVALID, close_code::SIZE];
 
 /// Close code and reason.
 pub(super) type Closing = (u16, &'static str);
@@ -63,6 +68,8 @@ pub(super) struct Connection {
     active_at: Instant,
     /// Until when the peer may answer the close frame, once that is queued.
     close_by: Option<Instant>,
+    /// Whether the peer has sent its close frame first.
+    is_closed_by_peer: bool,
     /// Counts the connection in the limit of sessions.
     _permit: OwnedSemaphorePermit,
 }
@@ -83,6 +90,7 @@ impl Connection {
             ping,
             active_at: now,
             close_by: None,
+            is_closed_by_peer: false,
             _permit: permit,
             id,
             state,
@@ -143,7 +151,7 @@ impl Connection {
 
     async fn event(&mut self, outbox: &mut Outbox, may_read: bool, idle_timeout: Option<Duration>) -> Event {
         let is_sending = !self.writer.is_idle(outbox);
-        let may_read = may_read && outbox.queued() < MAX_QUEUED;
+        let may_read = may_read && outbox.queued() < MAX_QUEUED && outbox.queued_bytes() < MAX_QUEUED_BYTES;
         let idle_at = self.active_at + idle_timeout.unwrap_or_default();
         tokio::select! {
             received = self.incoming.next(), if may_read => Event::Received(received),
@@ -157,6 +165,7 @@ impl Connection {
     fn receive(&mut self, received: Option<Result<Message, axum::Error>>) -> Signal {
         let signal = match received {
             Some(Ok(Message::Close(frame))) => {
+                self.is_closed_by_peer = true;
                 record::closed(frame.map_or(close_code::STATUS, |frame| frame.code));
                 tracing::debug!(session = %self.id, "client closed the session");
                 return Signal::Closed;
@@ -167,8 +176,8 @@ impl Connection {
                 return Signal::Lost;
             }
             Some(Err(error)) => {
-                let error = ApiError::BrokenFrame(error.to_string());
-                return Signal::Failed(error, (close_code::PROTOCOL, "protocol error"));
+                let closing = closing_for(&error);
+                return Signal::Failed(ApiError::BrokenFrame(error.to_string()), closing);
             }
             Some(Ok(Message::Pong(_))) => return Signal::Handled,
             Some(Ok(Message::Ping(_))) => Signal::Handled,
@@ -186,6 +195,14 @@ impl Connection {
             return Signal::Message(message);
         }
         Signal::Refused(ApiError::TooLarge(format!("frame has more than {limit} bytes; send less at once")))
+    }
+
+    /// Answers the close frame of a peer that closed the session; gives up on one that does not read.
+    pub(super) async fn leave(&mut self) {
+        if self.is_closed_by_peer {
+            // The socket has queued the answer. A peer that has left meanwhile needs none.
+            drop(tokio::time::timeout(CLOSE_TIMEOUT, self.writer.flush()).await);
+        }
     }
 
     /// Whether the socket has taken all messages.
@@ -216,12 +233,24 @@ impl Connection {
                 match self.incoming.next().await {
                     Some(Ok(Message::Close(_))) => return Signal::Closed,
                     Some(Ok(_)) => {}
-                    Some(Err(_)) | None if code == close_code::PROTOCOL => std::future::pending().await,
+                    Some(Err(_)) | None if UNREADABLE.contains(&code) => std::future::pending().await,
                     Some(Err(_)) | None => return Signal::Lost,
                 }
             }
         };
         tokio::time::timeout_at(by, answered).await.unwrap_or(Signal::Lost)
+    }
+}
+
+/// How to close behind an error of the peer. The library's type for it is not part of axum's interface.
+fn closing_for(error: &axum::Error) -> Closing {
+    let error = error.to_string();
+    if error.starts_with("UTF-8") {
+        (close_code::INVALID, "not UTF-8")
+    } else if error.starts_with("Space limit") {
+        (close_code::SIZE, "message too large")
+    } else {
+        (close_code::PROTOCOL, "protocol error")
     }
 }
 

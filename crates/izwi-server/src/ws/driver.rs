@@ -4,9 +4,11 @@
 //! - A session reads while it generates, so that a disconnect is noticed at once and aborts the request.
 //! - A chunk is taken from the engine only after the socket has taken everything before it. A client that does not read
 //!   pauses its own request and no other.
-//! - Generations run one at a time, in the order of their jobs.
+//! - As many generations run at once as the protocol says, usually one, and begin in the order of their jobs. One for which the
+//!   engine has no room beside the session's others waits for their end.
 //! - While a model loads, the frames behind the one that asked for it wait, up to a limit.
 //! - A session is idle while it neither generates nor loads; any message except a pong keeps it open.
+//! - A client that closes the session gets its close frame back.
 //! - A session whose connection is lost goes on until its outbox is full, and waits for a new connection until its window
 //!   ends. A client that closes the session ends it.
 
@@ -14,8 +16,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::extract::ws::close_code;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use izwi_core::engine::{FinishReason, RequestId, RequestStats, StreamingOutput};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Closing, Connection, MAX_QUEUED, Signal};
@@ -36,7 +41,8 @@ type Flow = ControlFlow<Option<Closing>>;
 
 enum Event<P: Protocol> {
     Socket(Signal),
-    Generation(Box<Progress<P::Input>>),
+    /// Of the generation at this index.
+    Generation(usize, Box<Progress<P::Input>>),
     Model(Result<P::Model, ApiError>),
     Handover(Handover),
     /// The server takes no new work, and the session has no connection.
@@ -89,7 +95,10 @@ struct Driver<P: Protocol> {
     outbox: Outbox,
     model: PendingModel<P::Frame, P::Model>,
     protocol: P,
-    generation: Option<Generation<P>>,
+    /// Those that have not ended, the oldest first.
+    generations: Vec<Generation<P>>,
+    /// The generation that is asked first for progress, so that each has its turn.
+    turn: usize,
     /// The session that the client asked to continue instead of this one.
     resume: Option<Resume>,
     /// How the session closes, once it is over.
@@ -126,7 +135,8 @@ pub(super) async fn run<P: Protocol>(
         outbox: Outbox::new(window),
         state,
         model: PendingModel::default(),
-        generation: None,
+        generations: Vec::new(),
+        turn: 0,
         resume: None,
         closing: None,
     };
@@ -138,6 +148,8 @@ pub(super) async fn run<P: Protocol>(
 impl<P: Protocol> Driver<P> {
     async fn serve(&mut self) {
         loop {
+            // A client whose messages are always ready must leave the thread to others.
+            consume_budget().await;
             self.begin_next();
             let event = self.next_event().await;
             let mut flow = self.handle(event);
@@ -146,13 +158,17 @@ impl<P: Protocol> Driver<P> {
             }
             match flow {
                 ControlFlow::Continue(()) => {}
-                ControlFlow::Break(None) => return,
+                ControlFlow::Break(None) => break,
                 ControlFlow::Break(Some(closing)) => {
-                    // Aborts the request, if one runs.
-                    self.generation = None;
+                    // Aborts the requests that run.
+                    self.generations.clear();
                     self.closing = Some(closing);
                 }
             }
+        }
+        self.generations.clear();
+        if let Line::Attached(connection) = &mut self.line {
+            connection.leave().await;
         }
     }
 
@@ -161,9 +177,9 @@ impl<P: Protocol> Driver<P> {
             Line::Attached(connection) => connection.is_idle(&self.outbox),
             Line::Detached(_) | Line::HandedOver => !self.outbox.is_full(),
         };
-        let can_hold = self.model.held() < MAX_QUEUED;
+        let may_read = self.model.held() < MAX_QUEUED && self.protocol.may_read();
         let is_loading = self.model.is_loading();
-        let may_idle = !is_loading && self.generation.is_none();
+        let may_idle = !is_loading && self.generations.is_empty();
         let config = self.state.config();
         let idle_timeout = match self.only_resumes {
             true => config.idle_timeout.min(config.header_timeout),
@@ -175,7 +191,7 @@ impl<P: Protocol> Driver<P> {
         let at_line = async {
             match (line, closing) {
                 (Line::Attached(connection), None) => {
-                    Event::Socket(connection.next(outbox, can_hold, idle_timeout).await)
+                    Event::Socket(connection.next(outbox, may_read, idle_timeout).await)
                 }
                 (Line::Attached(connection), Some(closing)) => {
                     Event::Socket(connection.close(outbox, closing).await)
@@ -189,29 +205,28 @@ impl<P: Protocol> Driver<P> {
                 (Line::HandedOver, _) => Event::Expired,
             }
         };
-        let generation = &mut self.generation;
-        let progress = async {
-            match generation {
-                Some(generation) => generation.next().await,
-                None => std::future::pending().await,
-            }
-        };
+        let turn = self.turn.min(self.generations.len());
+        let (last, first) = self.generations.split_at_mut(turn);
+        let (last, first) = (last.iter_mut().zip(0..), first.iter_mut().zip(turn..));
+        let next = first.chain(last).map(async |(generation, at)| (at, generation.next().await));
+        let mut progress: FuturesUnordered<_> = next.collect();
         tokio::select! {
             model = self.model.loaded(), if is_loading => Event::Model(model),
             // The table holds a sender as long as this driver is registered.
             Some(handover) = self.handovers.recv() => Event::Handover(handover),
             event = at_line => event,
-            progress = progress, if can_deliver => Event::Generation(Box::new(progress)),
+            Some((at, progress)) = progress.next(), if can_deliver => Event::Generation(at, Box::new(progress)),
         }
     }
 
     fn handle(&mut self, event: Event<P>) -> Flow {
         match event {
-            Event::Generation(progress) => {
+            Event::Generation(at, progress) => {
+                self.turn = at + 1;
                 return match *progress {
-                    Progress::Prepared(input) => self.submit(input),
-                    Progress::Started(started) => self.start(started),
-                    Progress::Chunk(chunk) => self.relay(chunk),
+                    Progress::Prepared(input) => self.submit(at, input),
+                    Progress::Started(started) => self.start(at, started),
+                    Progress::Chunk(chunk) => self.relay(at, chunk),
                 };
             }
             Event::Model(model) => self.continue_with(model),
@@ -335,9 +350,9 @@ impl<P: Protocol> Driver<P> {
         self.protocol.write_error(error, &mut self.outbox);
     }
 
-    /// Tells why the current generation failed.
-    fn failure(&mut self, error: &ApiError) {
-        let Some(generation) = &mut self.generation else { return self.error(error) };
+    /// Tells why a generation failed.
+    fn failure(&mut self, at: usize, error: &ApiError) {
+        let Some(generation) = self.generations.get_mut(at) else { return self.error(error) };
         error.count();
         self.protocol.write_failure(&mut generation.reply, error, &mut self.outbox);
     }
@@ -388,12 +403,15 @@ impl<P: Protocol> Driver<P> {
     ) -> Result<(), ApiError> {
         match self.protocol.receive(frame, model, &mut self.outbox)? {
             Action::None => {}
-            Action::Interrupt => self.interrupt(),
-            Action::Cancel => self.cancel(),
+            Action::Interrupt if self.generations.is_empty() => {}
+            Action::Interrupt => {
+                self.protocol.drop_queued();
+                self.cancel_all();
+            }
+            Action::Cancel => self.cancel_all(),
+            Action::CancelOne(number) => self.with_number(number).into_iter().for_each(|at| self.cancel(at)),
             Action::Played { number, played } => {
-                if let Some(generation) =
-                    self.generation.as_mut().filter(|one| P::number(&one.reply) == number)
-                {
+                if let Some(generation) = self.with_number(number).and_then(|at| self.generations.get(at)) {
                     generation.acknowledge(played);
                 }
             }
@@ -402,21 +420,21 @@ impl<P: Protocol> Driver<P> {
         Ok(())
     }
 
-    fn interrupt(&mut self) {
-        if self.generation.is_some() {
-            self.protocol.drop_queued();
-            self.cancel();
+    fn with_number(&self, number: u64) -> Option<usize> {
+        self.generations.iter().position(|one| P::number(&one.reply) == number)
+    }
+
+    fn cancel_all(&mut self) {
+        (0..self.generations.len()).rev().for_each(|at| self.cancel(at));
+    }
+
+    fn cancel(&mut self, at: usize) {
+        if self.generations.get_mut(at).is_some_and(|generation| !generation.interrupt()) {
+            self.end(at, Outcome::Cancelled);
         }
     }
 
-    fn cancel(&mut self) {
-        let Some(generation) = &mut self.generation else { return };
-        if !generation.interrupt() {
-            self.end(Outcome::Cancelled);
-        }
-    }
-
-    /// Finishes the current generation and takes no more work.
+    /// Finishes the current generations and takes no more work.
     fn drain(&mut self) {
         self.is_drained = true;
         self.protocol.close_input();
@@ -425,20 +443,20 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// Begins the next generation, if none runs and there is a job, or the end of the session, if it is over.
+    /// Begins the next generations, if there are jobs and fewer run than may, or the end of the session, if it is over.
     fn begin_next(&mut self) {
         if self.closing.is_some() {
             return;
         }
-        while self.generation.is_none()
+        while self.generations.len() < P::MAX_GENERATIONS
             && let Some(job) = self.protocol.next_job()
         {
             match job {
-                Ok(job) => self.generation = Some(Generation::new(job)),
+                Ok(job) => self.generations.push(Generation::new(job)),
                 Err(error) => self.error(&error),
             }
         }
-        if self.generation.is_none() && self.protocol.is_over() {
+        if self.generations.is_empty() && self.protocol.is_over() {
             self.protocol.write_done(&mut self.outbox);
             self.closing = Some(match &self.line {
                 _ if self.protocol.close_code() != close_code::NORMAL => {
@@ -451,12 +469,12 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    fn submit(&mut self, input: Result<P::Input, ApiError>) -> Flow {
+    fn submit(&mut self, at: usize, input: Result<P::Input, ApiError>) -> Flow {
         let input = match input {
             Ok(input) => input,
-            Err(error) => return self.refuse(&error),
+            Err(error) => return self.refuse(at, &error),
         };
-        if let Some(generation) = &mut self.generation {
+        if let Some(generation) = self.generations.get_mut(at) {
             let request = self.protocol.request(&generation.reply, input);
             tracing::debug!(session = %self.registration.id, request = %request.id, "generation begins");
             generation.submit(request, self.state.config().first_audio_timeout);
@@ -464,22 +482,27 @@ impl<P: Protocol> Driver<P> {
         ControlFlow::Continue(())
     }
 
-    fn start(&mut self, started: Started) -> Flow {
+    fn start(&mut self, at: usize, started: Started) -> Flow {
+        let has_others =
+            self.generations.iter().enumerate().any(|(other, one)| other != at && !one.is_waiting());
+        let Some(generation) = self.generations.get_mut(at) else { return ControlFlow::Continue(()) };
         match started {
             Ok((first, chunks)) => {
-                if let Some(generation) = &mut self.generation {
-                    generation.start(first.request_id.clone(), chunks);
-                }
-                self.relay(Some(first))
+                generation.start(first.request_id.clone(), chunks);
+                self.relay(at, Some(first))
             }
-            Err(error) => self.refuse(&error),
+            Err(ApiError::Overloaded { by_engine: true, .. }) if has_others => {
+                generation.wait();
+                ControlFlow::Continue(())
+            }
+            Err(error) => self.refuse(at, &error),
         }
     }
 
     /// Ends a generation that failed before its first chunk.
-    fn refuse(&mut self, error: &ApiError) -> Flow {
-        self.failure(error);
-        self.end(Outcome::Failed);
+    fn refuse(&mut self, at: usize, error: &ApiError) -> Flow {
+        self.failure(at, error);
+        self.end(at, Outcome::Failed);
         match error {
             ApiError::Draining => {
                 if let Line::Attached(connection) = &mut self.line {
@@ -495,8 +518,8 @@ impl<P: Protocol> Driver<P> {
     }
 
     /// Delivers one chunk, and the end behind the last.
-    fn relay(&mut self, chunk: Option<StreamingOutput>) -> Flow {
-        let stream = self.generation.as_mut().and_then(Generation::streaming);
+    fn relay(&mut self, at: usize, chunk: Option<StreamingOutput>) -> Flow {
+        let stream = self.generations.get_mut(at).and_then(Generation::streaming);
         let (Some(mut chunk), Some((reply, stream))) = (chunk, stream) else {
             self.error(&ApiError::CutOff);
             return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
@@ -511,24 +534,28 @@ impl<P: Protocol> Driver<P> {
         if let Some(stats) = stats {
             let details = stats.error.as_deref().unwrap_or("(no details)");
             match stats.finish_reason {
-                FinishReason::Error => self.failure(&ApiError::internal(details, &request)),
-                FinishReason::TextTimeout => self.failure(&ApiError::TextTimeout(details.to_owned())),
+                FinishReason::Error => self.failure(at, &ApiError::internal(details, &request)),
+                FinishReason::TextTimeout => self.failure(at, &ApiError::TextTimeout(details.to_owned())),
                 _ => {}
             }
             let reason = finish_reason(&stats, is_interrupted);
-            if let Some(generation) = &self.generation {
+            if let Some(generation) = self.generations.get(at) {
                 record::generated(&generation.engine, &stats, reason);
             }
-            self.end(Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));
+            self.end(at, Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));
         }
         ControlFlow::Continue(())
     }
 
-    fn end(&mut self, outcome: Outcome) {
-        if let Some(generation) = self.generation.take() {
-            self.protocol.end(generation.reply, outcome, &mut self.outbox);
-            self.touch();
+    fn end(&mut self, at: usize, outcome: Outcome) {
+        if at >= self.generations.len() {
+            return;
         }
+        let generation = self.generations.remove(at);
+        self.protocol.end(generation.reply, outcome, &mut self.outbox);
+        let limit = self.state.config().first_audio_timeout;
+        self.generations.iter_mut().for_each(|other| other.resume(limit));
+        self.touch();
     }
 }
 

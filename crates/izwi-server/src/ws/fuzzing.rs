@@ -140,6 +140,11 @@ impl<P: Protocol> Session<P> {
                 }
             }
             Ok(Action::Cancel) => self.cancel(),
+            Ok(Action::CancelOne(number)) => {
+                if self.generation.as_ref().is_some_and(|one| P::number(&one.reply) == number) {
+                    self.cancel();
+                }
+            }
             Ok(_) => {}
             Err(error) => self.protocol.write_error(&error, &mut self.outbox),
         }

@@ -22,11 +22,16 @@ pub(super) struct Generation<P: Protocol> {
     pub(super) engine: Engine,
     pub(super) reply: P::Reply,
     stage: Stage<P::Input>,
+    /// The request, for protocols that have several generations at once: an engine without room for another stream may have
+    /// room once one of them has ended.
+    again: Option<EngineCoreRequest>,
 }
 
 enum Stage<I> {
     Preparing(BoxFuture<'static, Result<I, ApiError>>),
     Starting(BoxFuture<'static, Started>),
+    /// The engine had no room.
+    Waiting,
     Streaming(Stream),
 }
 
@@ -48,7 +53,7 @@ pub(super) enum Progress<I> {
 
 impl<P: Protocol> Generation<P> {
     pub(super) fn new(job: Job<P>) -> Self {
-        Self { engine: job.engine, reply: job.reply, stage: Stage::Preparing(job.input) }
+        Self { engine: job.engine, reply: job.reply, stage: Stage::Preparing(job.input), again: None }
     }
 
     /// Waits for the next progress. Cancel-safe.
@@ -56,6 +61,7 @@ impl<P: Protocol> Generation<P> {
         match &mut self.stage {
             Stage::Preparing(input) => Progress::Prepared(input.await),
             Stage::Starting(started) => Progress::Started(started.await),
+            Stage::Waiting => std::future::pending().await,
             Stage::Streaming(stream) => Progress::Chunk(stream.chunks.recv().await),
         }
     }
@@ -63,7 +69,26 @@ impl<P: Protocol> Generation<P> {
     /// Submits the request; its first chunk must arrive within `limit`.
     pub(super) fn submit(&mut self, request: EngineCoreRequest, limit: Duration) {
         let engine = self.engine.clone();
+        self.again = (P::MAX_GENERATIONS > 1).then(|| request.clone());
         self.stage = Stage::Starting(async move { begin(&engine, request, limit).await }.boxed());
+    }
+
+    /// Waits until it is [resumed](Self::resume).
+    pub(super) fn wait(&mut self) {
+        self.stage = Stage::Waiting;
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
+    /// Submits the request again, if it waits.
+    pub(super) fn resume(&mut self, limit: Duration) {
+        if self.is_waiting()
+            && let Some(request) = self.again.take()
+        {
+            self.submit(request, limit);
+        }
     }
 
     pub(super) fn start(&mut self, request: RequestId, chunks: Chunks) {
@@ -74,7 +99,7 @@ impl<P: Protocol> Generation<P> {
     pub(super) fn streaming(&mut self) -> Option<(&mut P::Reply, &mut Stream)> {
         match &mut self.stage {
             Stage::Streaming(stream) => Some((&mut self.reply, stream)),
-            Stage::Preparing(_) | Stage::Starting(_) => None,
+            Stage::Preparing(_) | Stage::Starting(_) | Stage::Waiting => None,
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Outbox {
     skip: u64,
     /// Entries to send again that were sent before.
     repeated: usize,
+    /// Bytes of the entries to send that were not sent before.
+    queued_bytes: usize,
     /// Samples before the first entry.
     dropped_samples: u64,
     /// The most samples that were taken to be sent.
@@ -47,6 +49,15 @@ enum Content {
     Text(Utf8Bytes),
     Binary(Bytes),
     Audio { frame: AudioChunk, bytes: Bytes, sample_bytes: Option<usize> },
+}
+
+impl Content {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Binary(bytes) | Self::Audio { bytes, .. } => bytes.len(),
+        }
+    }
 }
 
 impl Entry {
@@ -82,6 +93,7 @@ impl Outbox {
             next: 0,
             skip: 0,
             repeated: 0,
+            queued_bytes: 0,
             dropped_samples: 0,
             reached: 0,
             kept_samples: 0,
@@ -113,6 +125,7 @@ impl Outbox {
     pub(crate) fn reply_first(&mut self, frame: &impl Serialize) {
         let content = Content::Text(json(frame).into());
         let end = self.entries.get(self.next).map_or_else(|| self.end(), Entry::start) + self.skip;
+        self.queued_bytes += content.bytes();
         self.entries.insert(self.next, Entry { content, end, is_kept: false, sent_at: None });
     }
 
@@ -129,6 +142,7 @@ impl Outbox {
 
     fn push(&mut self, content: Content, samples: u64, is_kept: bool) {
         let end = self.end() + samples;
+        self.queued_bytes += content.bytes();
         self.entries.push_back(Entry { content, end, is_kept, sent_at: None });
     }
 
@@ -158,12 +172,20 @@ impl Outbox {
         (self.entries.len() - self.next).saturating_sub(self.repeated)
     }
 
+    /// The bytes of these entries.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
     /// Takes the messages of the next entry.
     pub(crate) fn take(&mut self) -> Option<(Message, Option<Message>)> {
         let entry = self.entries.get_mut(self.next)?;
         let skip =
             if matches!(entry.content, Content::Audio { .. }) { std::mem::take(&mut self.skip) } else { 0 };
         let messages = entry.messages(skip);
+        if self.repeated == 0 || !entry.is_kept {
+            self.queued_bytes -= entry.content.bytes();
+        }
         if entry.is_kept {
             entry.sent_at = Some(Instant::now());
             self.next += 1;
@@ -226,6 +248,8 @@ impl Outbox {
             index += 1;
             entry.is_kept || index <= next
         });
+        let unsent = self.entries.iter().skip(self.next + self.repeated);
+        self.queued_bytes = unsent.map(|entry| entry.content.bytes()).sum();
         Ok(())
     }
 }
@@ -339,6 +363,28 @@ mod tests {
         nothing.frame(&serde_json::json!({}));
         drain(&mut nothing);
         assert!(nothing.entries.is_empty() && !nothing.is_resumable());
+    }
+
+    #[test]
+    fn bytes_to_send_are_counted() {
+        let mut outbox = Outbox::new(Duration::from_secs(10));
+        outbox.keep_audio_of(RATE);
+        outbox.binary(Bytes::from_static(b"binary"));
+        append(&mut outbox, 1, 20);
+        outbox.frame(&7);
+        outbox.reply_first(&12);
+        assert_eq!(outbox.queued_bytes(), 6 + 40 + 1 + 2);
+        drop(outbox.take());
+        drop(outbox.take());
+        assert_eq!(outbox.queued_bytes(), 40 + 1);
+        drop(outbox.take());
+        outbox.reply(&"gone");
+        outbox.rewind(0).unwrap();
+        assert_eq!(outbox.queued_bytes(), 1, "what is sent again does not count");
+        outbox.reply_first(&123);
+        assert_eq!(outbox.queued_bytes(), 4);
+        drain(&mut outbox);
+        assert_eq!(outbox.queued_bytes(), 0);
     }
 
     #[test]

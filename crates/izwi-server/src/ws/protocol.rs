@@ -35,10 +35,12 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     None,
-    /// End the current generation and drop the jobs behind it. Without a current generation it does nothing.
+    /// End the current generations and drop the jobs behind them. Without a current generation it does nothing.
     Interrupt,
-    /// End the current generation; the jobs behind it stay. Without a current generation it does nothing.
+    /// End the current generations; the jobs behind them stay. Without a current generation it does nothing.
     Cancel,
+    /// End one generation, as [`Protocol::number`] tells it, if it is current.
+    CancelOne(u64),
     /// Tell the engine how much of a generation was played.
     Played {
         /// The generation, as [`Protocol::number`] tells it.
@@ -100,10 +102,13 @@ impl Finish {
 }
 
 /// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
-/// [`next_job`](Self::next_job) whenever no generation runs.
+/// [`next_job`](Self::next_job) whenever fewer than [`MAX_GENERATIONS`](Self::MAX_GENERATIONS) run.
 pub(crate) trait Protocol: Sized + Send + 'static {
     /// Tells sessions of different protocols apart.
     const KIND: &'static str;
+
+    /// How many generations may run at once.
+    const MAX_GENERATIONS: usize = 1;
 
     /// A client's message, checked for shape.
     type Frame: Send;
@@ -131,6 +136,11 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     /// Whether a frame is handled even while a model loads. Other frames wait for the model, in order.
     fn is_immediate(_frame: &Self::Frame) -> bool {
         false
+    }
+
+    /// Whether more may be read. To be false only while a generation runs, since nothing is noticed of the client then.
+    fn may_read(&self) -> bool {
+        true
     }
 
     /// Leases the model that `frame` asks for; `None` if it needs none, or the session has one.

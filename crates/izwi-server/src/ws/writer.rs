@@ -87,6 +87,11 @@ impl Writer {
         }
     }
 
+    /// Sends what the socket itself has queued.
+    pub(super) async fn flush(&mut self) -> Result<(), axum::Error> {
+        self.sink.flush().await
+    }
+
     /// Sends every message.
     pub(super) async fn finish(&mut self, outbox: &mut Outbox) -> Result<(), SendError> {
         while !self.is_idle(outbox) {

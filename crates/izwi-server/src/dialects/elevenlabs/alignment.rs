@@ -23,6 +23,8 @@ struct Start {
 #[derive(Debug)]
 struct Aligner {
     text: String,
+    /// Bytes at its start that the model was not given.
+    lead: usize,
     /// Bytes of the text whose characters have a time.
     placed: usize,
     /// End of the last word.
@@ -35,19 +37,20 @@ struct Aligner {
 
 impl Aligner {
     fn new(text: String, is_timed: bool) -> Self {
-        Self { text, placed: 0, end: 0, starts: VecDeque::new(), is_timed }
+        Self { text, lead: 0, placed: 0, end: 0, starts: VecDeque::new(), is_timed }
     }
 
     fn push(&mut self, words: &[SpokenWord]) {
         for word in words {
-            let Some(span) = self.text.get(self.placed..word.text_end) else { continue };
+            let text_end = self.lead + word.text_end;
+            let Some(span) = self.text.get(self.placed..text_end) else { continue };
             let gap = span.len() - span.trim_start().len();
             let (gap, sounds) = span.split_at(gap);
             let begin = word.sample_start.max(self.end);
             let end = word.sample_end.max(begin);
             self.starts.extend(spread(gap, self.end, begin));
             self.starts.extend(spread(sounds, begin, end));
-            (self.placed, self.end) = (word.text_end, end);
+            (self.placed, self.end) = (text_end, end);
         }
     }
 
@@ -154,6 +157,14 @@ impl TimedUtterance {
         Self { encoded, aligner: Aligner::new(text, is_timed), held: Vec::new(), from: 0 }
     }
 
+    /// The same, where the model was not given the white space around `text`.
+    pub(super) fn trimmed(encoded: EncodedUtterance, text: String, is_timed: bool) -> Self {
+        let lead = text.len() - text.trim_start().len();
+        let mut utterance = Self::new(encoded, text, is_timed);
+        utterance.aligner.lead = lead;
+        utterance
+    }
+
     /// The next message, if one is complete.
     pub(super) fn push(&mut self, chunk: &StreamingOutput) -> Result<Option<TimedMessage>, EncodeError> {
         let audio = self.encoded.encode(chunk)?;
@@ -210,6 +221,15 @@ mod tests {
         let seconds = first.seconds().unwrap();
         assert_eq!(seconds.character_start_times_seconds, [0.1, 0.15, 0.2, 0.3]);
         assert_eq!(seconds.character_end_times_seconds, [0.15, 0.2, 0.3, 0.31]);
+    }
+
+    #[test]
+    fn white_space_that_the_model_was_not_given_is_kept() {
+        let mut aligner = Aligner { lead: 2, ..Aligner::new("  Hi you. ".to_owned(), true) };
+        aligner.push(&words(&[(2, 100, 200), (7, 300, 700)]));
+        let ms = message(aligner.take(1_000, true), 0, 1_000).ms().unwrap();
+        assert_eq!(ms.chars.concat(), "  Hi you. ");
+        assert_eq!(ms.char_start_times_ms[..4], [0, 50, 100, 150]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod api;
 mod contexts;
 mod formats;
 mod listing;
+mod pieces;
 mod speech;
 mod stream;
 

@@ -1,11 +1,13 @@
 //! `stream-input` and `multi-stream-input`: text in pieces, audio in JSON, one context or several.
 //!
 //! Choices that the package's types leave open:
-//! - Contexts share one engine: their generations run one at a time, in the order in which their text was complete.
+//! - Contexts do not wait for one another: each has one generation at a time.
 //! - A text is generated when the schedule asks for it, at `try_trigger_generation`, `flush` and the end; `auto_mode` generates
 //!   each message. Pieces end behind a sentence or a word.
+//! - `close_context` ends what no flush asked for; a second one ends all of the context. A message without text opens none:
+//!   clients send it to keep a session alive, also behind the end of a context.
 //! - Each generation is an encoded stream of its own. A message of audio has the characters that start in it; both alignments
-//!   are those of the text as it was sent.
+//!   are those of the text as it was sent, with a space where a message or a flush ended a word without one.
 //! - An error ends the session with the code 1008, except one of a single generation among several contexts.
 //! - The key may come in the first message. Until then the session loads nothing and takes no text.
 
@@ -28,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::alignment::TimedUtterance;
 use super::api::{ClientMessage, ErrorMessage, ServerMessage, StreamQuery};
-use super::contexts::{ContextKey, Contexts, Limits};
+use super::contexts::{self, ContextKey, Contexts, Limits};
 use super::formats::OutputFormat;
 use super::speech::speech_options;
 use super::{find_voice, model_of};
@@ -152,7 +154,6 @@ pub(crate) struct Model {
 
 /// One generation.
 pub(crate) struct Reply {
-    number: u64,
     context: ContextKey,
     id: Option<String>,
     options: Arc<ResolvedSpeechOptions>,
@@ -165,15 +166,13 @@ pub(crate) struct Stream {
     opening: Opening,
     model: Option<Model>,
     contexts: Contexts,
-    /// Whether the running generation was asked for by a flush.
-    runs_flushed: bool,
     is_closed: bool,
     has_failed: bool,
-    next_number: u64,
 }
 
 impl Protocol for Stream {
     const KIND: &'static str = "elevenlabs";
+    const MAX_GENERATIONS: usize = contexts::MAX_CONTEXTS;
     /// A message, or what is wrong with it.
     type Frame = Result<Box<ClientMessage>, ApiError>;
     type Model = Model;
@@ -194,10 +193,8 @@ impl Protocol for Stream {
             opening,
             model: None,
             contexts: Contexts::new(limits),
-            runs_flushed: false,
             is_closed: false,
             has_failed: false,
-            next_number: 0,
         }
     }
 
@@ -248,21 +245,22 @@ impl Protocol for Stream {
         let encoded = match self.opening.format.encode(info.sample_rate_hz, None) {
             Ok(encoded) => encoded,
             Err(error) => {
-                self.contexts.ended();
+                self.contexts.ended(next.context);
                 return Some(Err(error));
             }
         };
-        let number = self.next_number;
-        self.next_number += 1;
-        self.runs_flushed = next.is_flushed;
+        let text = next.text.trim().to_owned();
         let reply = Reply {
-            number,
             context: next.context,
             id: next.id,
             options: next.options,
-            timed: TimedUtterance::new(encoded, next.text.clone(), info.times_words),
+            timed: TimedUtterance::trimmed(encoded, next.text, info.times_words),
         };
-        Some(Ok(Job { engine: Engine::clone(engine), input: ready(Ok(next.text)).boxed(), reply }))
+        Some(Ok(Job { engine: Engine::clone(engine), input: ready(Ok(text)).boxed(), reply }))
+    }
+
+    fn may_read(&self) -> bool {
+        !self.contexts.is_full()
     }
 
     fn request(&mut self, reply: &Reply, text: String) -> EngineCoreRequest {
@@ -270,7 +268,8 @@ impl Protocol for Stream {
     }
 
     fn number(reply: &Reply) -> u64 {
-        reply.number
+        let ContextKey(number) = reply.context;
+        number
     }
 
     fn deliver(
@@ -292,7 +291,7 @@ impl Protocol for Stream {
     }
 
     fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
-        self.contexts.ended();
+        self.contexts.ended(reply.context);
         let has_failed = match outcome {
             Outcome::Finished(finish) => finish.reason == FinishReason::Error,
             Outcome::Failed => true,
@@ -377,11 +376,12 @@ impl Stream {
             return Ok(self.close_context(id));
         }
         let has_settings = message.voice_settings.is_some() || message.generation_config.is_some();
-        if has_settings || !self.contexts.is_open(id) {
+        let text = message.text.as_deref();
+        let opens = has_settings || text.is_some_and(|text| !text.is_empty());
+        if has_settings || opens && !self.contexts.is_open(id) {
             let options = self.options(&message)?;
             self.contexts.open(id, options, message.generation_config.as_ref())?;
         }
-        let text = message.text.as_deref();
         self.contexts.push(id, text.unwrap_or_default(), message.try_trigger_generation == Some(true))?;
         if message.flush == Some(true) {
             self.contexts.flush(id);
@@ -404,13 +404,12 @@ impl Stream {
         ResolvedSpeechOptions::resolve(options, choice, None, engine)
     }
 
-    /// Closes a context. Its running generation ends with it, unless a flush asked for that.
+    /// Closes a context, and ends its running generation with it, unless a flush asked for that.
     fn close_context(&mut self, id: Option<&str>) -> Action {
-        let Some(key) = self.contexts.close(id) else { return Action::None };
-        if self.contexts.is_running(key) && !self.runs_flushed {
-            return Action::Cancel;
+        match self.contexts.close(id) {
+            Some(ContextKey(number)) => Action::CancelOne(number),
+            None => Action::None,
         }
-        Action::None
     }
 
     /// Takes no more messages, and drops all text.
