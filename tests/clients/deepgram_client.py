@@ -210,8 +210,7 @@ def errors(client: DeepgramClient, environment: DeepgramClientEnvironment, recor
         audio = file.read()
     listen, generate = client.listen.v1.media, client.speak.v1.audio.generate
     refused(400, "fetched", lambda: listen.transcribe_url(url="https://example.com/a.wav"))
-    for name in ["diarize", "multichannel", "redact", "search", "summarize", "topics", "paragraphs", "callback"]:
-        value = True if name in ["diarize", "multichannel", "topics", "paragraphs"] else "x"
+    for name, value in [("multichannel", True), ("redact", "pii"), ("callback", "https://example.com")]:
         refused(400, name, lambda: listen.transcribe_file(request=audio, **{name: value}))
     refused(400, "encoding", lambda: listen.transcribe_file(request=audio, encoding="linear16"))
     refused(404, "no-such-model", lambda: listen.transcribe_file(request=audio, model="no-such-model"))

@@ -171,9 +171,16 @@ async function speaks(page, [model]) {
   await options.click();
   await page.locator("#speak-style").fill("Whisper.");
   await page.getByRole("button", { name: "Speak", exact: true }).click();
-  await page.locator("#speak-status[data-kind=error]").waitFor(WAIT);
-  assert.match(await text(page, "speak-status"), /instructions/);
+  await shows(page, "speak-status", "^Done: .* ignores instructions$");
+  passed("what a model ignores is told");
   await page.locator("#speak-style").fill("");
+
+  const written = await page.locator("#speak-text").inputValue();
+  await page.locator("#speak-text").fill("too long ".repeat(1_000));
+  await page.getByRole("button", { name: "Speak", exact: true }).click();
+  await page.locator("#speak-status[data-kind=error]").waitFor(WAIT);
+  assert.match(await text(page, "speak-status"), /4096/);
+  await page.locator("#speak-text").fill(written);
   passed("an error of the server is shown with its words");
 }
 

@@ -24,6 +24,7 @@ mod live_transcription;
 mod malformed_input;
 mod metrics;
 mod page;
+mod peers;
 mod pocket_tts;
 mod qwen3_tts;
 mod real_kokoro;

@@ -72,7 +72,6 @@ async fn published_and_cloned_voices_speak_alone_and_together() -> Result<()> {
     assert!(first? == once && second? == once && third? == cloned);
     for (extra, status, param) in [
         (json!({"voice": "nobody"}), 404, "voice"),
-        (json!({"instructions": "softly"}), 400, "instructions"),
         (json!({"speed": 1.5}), 400, "speed"),
         (json!({"ref_audio": clip(0.01)?}), 400, "ref_audio"),
     ] {

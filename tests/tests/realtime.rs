@@ -6,6 +6,7 @@ use izwi_core::engine::executor::simulated::Fault;
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 async fn connect(server: &TestServer, query: &str) -> Result<Session> {
     Session::open(&format!("ws://{}/v1/realtime{query}", server.address)).await
@@ -278,4 +279,125 @@ async fn routes_of_webrtc_are_unknown() -> Result<()> {
         ensure!(server.post(path, &json!({})).await?.status() == 404, "{path}");
     }
     Ok(())
+}
+
+/// A session of a client that asks for the beta of the API.
+async fn beta(server: &TestServer, query: &str) -> Result<Session> {
+    let mut request = format!("ws://{}/v1/realtime{query}", server.address).into_client_request()?;
+    request.headers_mut().insert("openai-beta", "realtime=v1".parse()?);
+    Session::open_with(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_the_beta_gets_what_it_asked_for_under_the_names_of_the_beta() -> Result<()> {
+    let server = Setup::converser("realtime-beta").start().await?;
+    let mut session = beta(&server, "").await?;
+    let created = session.expect("session.created").await?;
+    ensure!(created["session"]["input_audio_format"] == "pcm16", "{created}");
+    let flat = json!({
+        "modalities": ["audio", "text"],
+        "instructions": "Be kind.",
+        "voice": "alloy",
+        "input_audio_format": "g711_ulaw",
+        "output_audio_format": "g711_alaw",
+        "turn_detection": null,
+        "temperature": 0.8,
+    });
+    session.send(json!({"type": "session.update", "session": flat})).await?;
+    let updated = session.expect("session.updated").await?;
+    let shown = &updated["session"];
+    ensure!(
+        shown["input_audio_format"] == "g711_ulaw" && shown["output_audio_format"] == "g711_alaw",
+        "{shown}"
+    );
+    ensure!(shown["turn_detection"].is_null() && shown["modalities"] == json!(["text", "audio"]), "{shown}");
+    // A second of G.711 is 8,000 bytes: as PCM it would be a sixth of that.
+    let audio = base64(&[0xff; 8_000]);
+    session.send(json!({"type": "input_audio_buffer.append", "audio": audio})).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    until(&mut session, "conversation.item.created").await?;
+    session.send(json!({"type": "response.create", "response": {"modalities": ["text", "audio"]}})).await?;
+    let mut kinds = Vec::new();
+    let done = loop {
+        let event = session.frame().await?;
+        ensure!(event["type"] != "error", "{event}");
+        kinds.push(event["type"].as_str().unwrap_or_default().to_owned());
+        if event["type"] == "response.done" {
+            break event;
+        }
+    };
+    let response = &done["response"];
+    ensure!(
+        response["status"] == "completed" && response["output_audio_format"] == "g711_alaw",
+        "{response}"
+    );
+    ensure!(response["output"][0]["content"][0]["type"] == "audio", "{response}");
+    for kind in ["response.audio.delta", "response.audio.done", "response.audio_transcript.delta"] {
+        ensure!(kinds.iter().any(|found| found == kind), "no {kind}: {kinds:?}");
+    }
+    ensure!(
+        !kinds.iter().any(|kind| kind.contains("output_audio") || kind.ends_with("item.done")),
+        "{kinds:?}"
+    );
+
+    let unknown = json!({"type": "session.update", "session": {"input_audio_format": "opus"}});
+    session.send(unknown).await?;
+    ensure!(refused(&mut session, "invalid_value").await?["param"] == "session.input_audio_format");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flat_settings_are_never_dropped_whoever_sends_them() -> Result<()> {
+    let server = Setup::converser("realtime-flat").start().await?;
+    // Without a type the client speaks the beta, although it did not say so.
+    let mut session = connect(&server, "").await?;
+    let created = session.expect("session.created").await?;
+    ensure!(created["session"]["audio"].is_object(), "{created}");
+    session.send(json!({"type": "session.update", "session": {"input_audio_format": "g711_ulaw"}})).await?;
+    let updated = session.expect("session.updated").await?;
+    ensure!(updated["session"]["input_audio_format"] == "g711_ulaw", "{updated}");
+    // With one it speaks the final API, and finds its setting there.
+    let mut session = connect(&server, "").await?;
+    session.expect("session.created").await?;
+    let mixed = json!({"type": "realtime", "input_audio_format": "g711_alaw"});
+    session.send(json!({"type": "session.update", "session": mixed})).await?;
+    let updated = session.expect("session.updated").await?;
+    ensure!(updated["session"]["audio"]["input"]["format"]["type"] == "audio/pcma", "{updated}");
+
+    let listener = Setup::listener("realtime-beta-ears").start().await?;
+    let mut session = beta(&listener, "?intent=transcription").await?;
+    session.expect("transcription_session.created").await?;
+    let flat =
+        json!({"input_audio_format": "g711_ulaw", "input_audio_transcription": {"model": "whisper-1"}});
+    session.send(json!({"type": "transcription_session.update", "session": flat})).await?;
+    let updated = session.expect("transcription_session.updated").await?;
+    ensure!(updated["session"]["input_audio_format"] == "g711_ulaw", "{updated}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_assistant_said_in_another_session_is_history() -> Result<()> {
+    let server = Setup::converser("realtime-history").start().await?;
+    let answered = |history: bool| {
+        let server = &server;
+        async move {
+            let mut session = manual(server).await?;
+            if history {
+                let content = json!([{"type": "output_text", "text": "Welcome back."}]);
+                let item = json!({"type": "message", "role": "assistant", "id": "said", "content": content});
+                session.send(json!({"type": "conversation.item.create", "item": item})).await?;
+                let done = until(&mut session, "conversation.item.done").await?;
+                ensure!(done["item"]["role"] == "assistant" && done["item"]["content"] == content, "{done}");
+            }
+            write(&mut session, "Hello.").await?;
+            until(&mut session, "conversation.item.done").await?;
+            session.send(json!({"type": "response.create"})).await?;
+            anyhow::Ok(until(&mut session, "response.done").await?["response"].clone())
+        }
+    };
+    let (with, without) = (answered(true).await?, answered(false).await?);
+    ensure!(with["status"] == "completed" && without["status"] == "completed", "{with} {without}");
+    let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap_or_default();
+    ensure!(tokens(&with) >= tokens(&without) + 13, "the model does not see it: {with}");
+    server.assert_balanced().await
 }

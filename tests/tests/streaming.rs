@@ -307,7 +307,6 @@ async fn unsupported_requests_get_errors_and_the_session_continues() -> Result<(
     rejected(&server, &[config(json!({"chunk_ms": -1}))], invalid, Some("chunk_ms")).await?;
     rejected(&server, &[config(json!({"seed": "seven"}))], invalid, Some("seed")).await?;
     rejected(&server, &[config(json!({"priority": "urgent"}))], invalid, Some("priority")).await?;
-    rejected(&server, &[config(json!({"instructions": "whisper"}))], invalid, Some("instructions")).await?;
     rejected(&server, &[config(json!({})), config(json!({}))], "out_of_order", None).await?;
     rejected(&server, &[text(4_097)], invalid, Some("text")).await?;
     rejected(&server, &[text(4_000), json!({"type": "input.flush"}), text(1_001)], invalid, Some("text"))

@@ -224,6 +224,23 @@ async fn what_is_no_event_ends_the_connection_with_an_error() -> Result<()> {
 }
 
 #[tokio::test]
+async fn emoji_alone_are_silence_and_the_connection_goes_on() -> Result<()> {
+    let server = Setup::units("wyoming-emoji").start().await?;
+    let mut client = Client::connect(&server).await?;
+    client.send("synthesize", json!({"text": "👍"}), &[]).await?;
+    let audio = client.speech().await?;
+    assert!(!audio.is_empty() && audio.iter().all(|byte| *byte == 0), "{} bytes", audio.len());
+    client.send("synthesize-start", json!({}), &[]).await?;
+    client.send("synthesize-chunk", json!({"text": "😀 "}), &[]).await?;
+    client.send("synthesize-stop", json!({}), &[]).await?;
+    assert!(!client.speech().await?.is_empty());
+    client.expect("synthesize-stopped").await?;
+    client.send("synthesize", json!({"text": "And a word."}), &[]).await?;
+    assert!(client.speech().await?.iter().any(|byte| *byte != 0));
+    server.assert_balanced().await
+}
+
+#[tokio::test]
 async fn recordings_are_bounded() -> Result<()> {
     let setup = Setup::listener("wyoming-bounded")
         .engine(|engine| engine.max_audio_duration = Duration::from_secs(2));

@@ -93,8 +93,12 @@ async function begin() {
   $("speak-stop").disabled = false;
   say($("speak-status"), "Generating");
   let length = 0;
+  let ignored = "";
   try {
     session = await speak(chosen, {
+      ignored(fields) {
+        if (fields.length) ignored = `; the model ignores ${fields.join(", ")}`;
+      },
       audio(samples) {
         length += samples.length;
         wave.push(samples);
@@ -128,7 +132,7 @@ async function begin() {
     const result = await session.done;
     $("speak-rtf").textContent = factor(result.rtf);
     setFile(result.pieces);
-    say($("speak-status"), result.interrupted ? "Stopped" : `Done: ${seconds(result.duration_s)} of audio`);
+    say($("speak-status"), result.interrupted ? "Stopped" : `Done: ${seconds(result.duration_s)} of audio${ignored}`);
     light(result.interrupted ? -1 : Infinity);
   } catch (error) {
     sayError($("speak-status"), error);

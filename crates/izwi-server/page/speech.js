@@ -76,7 +76,8 @@ export async function speak(config, on) {
       return player.push(samples, state.hold);
     }
     const event = JSON.parse(data);
-    if (event.type === "audio.start") {
+    if (event.type === "session.created") on.ignored?.(event.ignored_fields ?? []);
+    else if (event.type === "audio.start") {
       state.utterances.set(event.utterance, { from: state.received });
       state.hold = event.prebuffer_ms;
       on.start?.(event);

@@ -1,12 +1,12 @@
 //! From a client's speech options to the engine's request and its first chunk. HTTP and WebSocket share it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, GenerationParams, Priority, ReferenceAudio, RequestId,
-    SpeechOptions, StreamingOutput, VoiceInput,
+    Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Priority, ReferenceAudio,
+    RequestId, RequestStats, SpeechOptions, StreamingOutput, Task, VoiceInput,
 };
 use izwi_types::{excerpt, languages};
 use tokio::sync::mpsc;
@@ -22,6 +22,11 @@ const SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
 
 /// Name, for clients, of a voice made of a recording that came with the request or session.
 const REFERENCE_NAME: &str = "ref_audio";
+
+/// What a text without words is spoken as.
+const SILENCE: Duration = Duration::from_millis(200);
+/// The most characters of it that are told.
+const MAX_UNSPOKEN: usize = 32;
 
 /// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -118,10 +123,13 @@ pub(crate) struct ResolvedSpeechOptions {
     options: SpeechOptions,
     defaults: GenerationParams,
     priority: Priority,
+    /// Names of the fields that have no effect.
+    ignored: Vec<&'static str>,
 }
 
 impl ResolvedSpeechOptions {
-    /// Checks options against the model's abilities.
+    /// Checks options against the model's abilities. A model that takes no instructions ignores them: clients send them
+    /// to any model.
     pub(crate) fn resolve(
         options: SpeechOptions,
         choice: VoiceChoice,
@@ -132,9 +140,15 @@ impl ResolvedSpeechOptions {
         let reference = choice.cloning.reference(engine)?;
         let voice = choice.voice.filter(|_| reference.is_none());
         let (instructions, language) = (non_blank(options.instructions), non_blank(options.language));
-        if instructions.is_some() && !profile.info.takes_instructions {
-            let message = format!("model '{}' does not support instructions; leave them out", profile.model);
-            return Err(ApiError::invalid("instructions", message));
+        let mut ignored = Vec::new();
+        let instructions = instructions.filter(|_| {
+            if !profile.info.takes_instructions {
+                ignored.push("instructions");
+            }
+            profile.info.takes_instructions
+        });
+        if matches!(voice, Some(Voice::StandIn(_))) {
+            ignored.push("voice");
         }
         if let Some(wanted) = language.as_deref().filter(|wanted| !wanted.eq_ignore_ascii_case("auto"))
             && let known = &profile.info.languages
@@ -150,7 +164,12 @@ impl ResolvedSpeechOptions {
         let options = SpeechOptions { instructions, language, ..options };
         let defaults = profile.default_params();
         check_sampling(&defaults.with(&options))?;
-        Ok(Self { voice, reference, options, defaults, priority })
+        Ok(Self { voice, reference, options, defaults, priority, ignored })
+    }
+
+    /// Names of the fields that have no effect.
+    pub(crate) fn ignored(&self) -> &[&'static str] {
+        &self.ignored
     }
 
     /// Options that no model has checked.
@@ -162,6 +181,7 @@ impl ResolvedSpeechOptions {
             options: SpeechOptions::default(),
             defaults: GenerationParams::default(),
             priority: Priority::Normal,
+            ignored: Vec::new(),
         }
     }
 
@@ -171,7 +191,7 @@ impl ResolvedSpeechOptions {
             (_, Some(VoiceInput::Recording(recording))) => !recording.timbre_only && recording.text.is_some(),
             (_, Some(VoiceInput::Pack(_))) => true,
             (Some(Voice::Saved { has_text, .. }), None) => *has_text,
-            (Some(Voice::Own(_)) | None, None) => false,
+            (Some(Voice::Own(_) | Voice::StandIn(_)) | None, None) => false,
         };
         engine.profile().info.appends_text && !has_text && self.options.non_streaming_mode != Some(true)
     }
@@ -198,7 +218,7 @@ impl ResolvedSpeechOptions {
         let request = EngineCoreRequest::tts(text).with_speech_options(&self.options, &self.defaults);
         let mut request = request.with_priority(self.priority);
         match &self.voice {
-            Some(Voice::Own(name)) => request.voice = Some(name.clone()),
+            Some(Voice::Own(name) | Voice::StandIn(name)) => request.voice = Some(name.clone()),
             Some(Voice::Saved { pack, .. }) => {
                 request.reference = Some(VoiceInput::Pack(Arc::clone(pack)));
             }
@@ -240,9 +260,15 @@ pub(crate) async fn begin(
     // Where text arrives while it is spoken, the engine also waits for the client.
     let text_limit = request.text_input.as_ref().map_or(Duration::ZERO, |_| engine.config().text_timeout);
     let limit = limit + text_limit;
+    let wordless = request.text.clone().filter(|text| request.task_type == Task::Tts && !has_words(text));
     let started = async {
-        let streaming = engine.generate_streaming(request).await;
-        let (_, mut chunks) = streaming.map_err(|error| ApiError::from_engine(error, model, &id))?;
+        let (_, mut chunks) = match engine.generate_streaming(request).await {
+            Ok(streaming) => streaming,
+            Err(EngineError::InvalidRequest { param, .. }) if param == "input" && wordless.is_some() => {
+                return Ok(silence(engine, id.clone(), &wordless.unwrap_or_default()));
+            }
+            Err(error) => return Err(ApiError::from_engine(error, model, &id)),
+        };
         let first = chunks.recv().await;
         Ok((check_first(first, model, &id)?, chunks))
     };
@@ -250,6 +276,62 @@ pub(crate) async fn begin(
         Ok(result) => result,
         Err(_) => Err(ApiError::FirstAudioTimeout(limit.as_secs().max(1))),
     }
+}
+
+/// Whether a text has a letter or a digit. Emoji and punctuation alone have none.
+fn has_words(text: &str) -> bool {
+    text.chars().any(char::is_alphanumeric)
+}
+
+/// The stream of a text without words that the model cannot speak: a short silence, and the text as what is left out.
+/// Players and clients that wait for audio get some.
+fn silence(
+    engine: &Engine,
+    request_id: RequestId,
+    text: &str,
+) -> (StreamingOutput, mpsc::Receiver<StreamingOutput>) {
+    let sample_rate = engine.profile().info.sample_rate_hz;
+    let samples = vec![0.0; (SILENCE.as_secs_f64() * f64::from(sample_rate)) as usize];
+    let mut unspoken = String::new();
+    for character in text.chars().filter(|character| !character.is_whitespace()) {
+        if unspoken.chars().count() < MAX_UNSPOKEN && !unspoken.contains(character) {
+            unspoken.push(character);
+        }
+    }
+    let stats = RequestStats {
+        finish_reason: FinishReason::Stop,
+        error: None,
+        seed: 0,
+        prompt_tokens: 0,
+        generated_tokens: 0,
+        samples: samples.len() as u64,
+        audio_duration: SILENCE,
+        accepted_at: Instant::now(),
+        prepare_time: Duration::ZERO,
+        queue_time: Duration::ZERO,
+        generation_time: Duration::ZERO,
+        time_to_first_output: None,
+        time_to_first_audio: None,
+    };
+    let chunk = StreamingOutput {
+        request_id,
+        sequence: 0,
+        sample_offset: 0,
+        samples,
+        words: Vec::new(),
+        sample_rate,
+        text: None,
+        segments: Vec::new(),
+        language: None,
+        emissions: Vec::new(),
+        emission_ends: Vec::new(),
+        is_final: true,
+        stats: Some(stats),
+        prediction: None,
+        unspoken,
+    };
+    // Nothing follows the last chunk.
+    (chunk, mpsc::channel(1).1)
 }
 
 /// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.

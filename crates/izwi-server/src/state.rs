@@ -56,6 +56,9 @@ impl AppState {
         recorder: Recorder,
         bound: Option<std::net::SocketAddr>,
     ) -> Self {
+        if let Some(store) = config.store.clone() {
+            registry.watch(store);
+        }
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let inner = Inner {
             access: AccessRules::new(&config, bound),
@@ -123,6 +126,13 @@ impl AppState {
     /// Loads a model and waits until it takes requests. Fails at once when the server drains.
     pub(crate) async fn load(&self, model: &str) -> Result<(), ApiError> {
         self.unless_draining(self.registry().load_now(model)).await
+    }
+
+    /// Looks for models that were installed while the server runs.
+    pub(crate) async fn discover_models(&self) {
+        let registry = self.registry().clone();
+        // A look that fails finds nothing.
+        let _ = tokio::task::spawn_blocking(move || registry.discover()).await;
     }
 
     async fn unless_draining<T>(

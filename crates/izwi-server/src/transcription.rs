@@ -34,7 +34,8 @@ const VAD_MS: RangeInclusive<u64> = 0..=MAX_VAD_MS;
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CheckedRequest {
-    pub(crate) model: String,
+    /// `None` for the default one.
+    pub(crate) model: Option<String>,
     pub(crate) task: AsrTask,
     pub(crate) format: TranscriptFormat,
     pub(crate) stream: bool,
@@ -54,12 +55,11 @@ pub(crate) struct CheckedRequest {
 impl CheckedRequest {
     pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
         refuse_speakers(&fields)?;
-        let Some(model) = non_blank(fields.model) else {
-            return Err(ApiError::invalid("model", "model is missing; it is required, see /v1/models"));
-        };
+        let model = non_blank(fields.model);
+        let task = if fields.translate == Some(true) { AsrTask::Translate } else { task };
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
         let logprobs = wants_logprobs(fields.include.as_deref().unwrap_or_default(), format)?;
-        let language = non_blank(fields.language);
+        let language = non_blank(fields.language).filter(|language| !language.eq_ignore_ascii_case("auto"));
         let languages = check_languages(fields.languages.unwrap_or_default(), language.is_some())?;
         let keywords = check_keywords(fields.keywords.unwrap_or_default())?;
         let search = BeamSearch {
@@ -157,8 +157,9 @@ impl CheckedRequest {
         let tokens = TokenUsage { input: stats.prompt_tokens, output: stats.generated_tokens };
         JsonExtras {
             logprobs: self.logprobs,
-            languages: tells_languages(&self.model),
-            tokens: Some(tokens).filter(|_| self.model.starts_with("gpt-")),
+            languages: self.model.as_deref().is_some_and(tells_languages),
+            tokens: Some(tokens)
+                .filter(|_| self.model.as_deref().is_some_and(|model| model.starts_with("gpt-"))),
         }
     }
 }
@@ -336,8 +337,11 @@ mod tests {
         };
         let text = |text: &str| Some(text.to_owned());
         let words = Some(vec!["word".to_owned()]);
-        check(TranscriptionRequest::default(), AsrTask::Transcribe, "model");
-        check(TranscriptionRequest { model: text(" "), ..fields() }, AsrTask::Transcribe, "model");
+        for model in [None, text(" ")] {
+            let checked =
+                CheckedRequest::check(TranscriptionRequest { model, ..fields() }, AsrTask::Transcribe);
+            assert_eq!(checked.unwrap().model, None, "the default model");
+        }
         check(
             TranscriptionRequest { response_format: text("xml"), ..fields() },
             AsrTask::Transcribe,

@@ -15,11 +15,72 @@ pub const OPENAI_VOICES: [&str; 13] = [
     "cedar",
 ];
 
+/// Names of voices that widely used servers have, and that their clients keep sending when they change to another server.
+const PEER_VOICES: [&str; 55] = [
+    "af",
+    "af_alloy",
+    "af_aoede",
+    "af_bella",
+    "af_heart",
+    "af_jessica",
+    "af_kore",
+    "af_nicole",
+    "af_nova",
+    "af_river",
+    "af_sarah",
+    "af_sky",
+    "am_adam",
+    "am_echo",
+    "am_eric",
+    "am_fenrir",
+    "am_liam",
+    "am_michael",
+    "am_onyx",
+    "am_puck",
+    "am_santa",
+    "bf_alice",
+    "bf_emma",
+    "bf_isabella",
+    "bf_lily",
+    "bm_daniel",
+    "bm_fable",
+    "bm_george",
+    "bm_lewis",
+    "ef_dora",
+    "em_alex",
+    "em_santa",
+    "ff_siwis",
+    "hf_alpha",
+    "hf_beta",
+    "hm_omega",
+    "hm_psi",
+    "if_sara",
+    "im_nicola",
+    "jf_alpha",
+    "jf_gongitsune",
+    "jf_nezumi",
+    "jf_tebukuro",
+    "jm_kumo",
+    "pf_dora",
+    "pm_alex",
+    "pm_santa",
+    "zf_xiaobei",
+    "zf_xiaoni",
+    "zf_xiaoxiao",
+    "zf_xiaoyi",
+    "zm_yunjian",
+    "zm_yunxi",
+    "zm_yunxia",
+    "zm_yunyang",
+];
+
 /// A voice for speech synthesis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Voice {
     /// One of the model's own.
     Own(String),
+    /// The model's default one, in place of a voice that other servers have.
+    StandIn(String),
     /// A saved voice.
     Saved {
         name: String,
@@ -34,7 +95,7 @@ impl Voice {
     /// Its name for clients.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Own(name) | Self::Saved { name, .. } => name,
+            Self::Own(name) | Self::StandIn(name) | Self::Saved { name, .. } => name,
         }
     }
 }
@@ -44,8 +105,15 @@ pub(crate) fn is_alias(name: &str) -> bool {
     OPENAI_VOICES.iter().any(|alias| alias.eq_ignore_ascii_case(name))
 }
 
+/// Whether `name` is a voice of other servers, or a blend of their voices.
+fn is_of_peers(name: &str) -> bool {
+    let part = |part: &str| part.split('(').next().unwrap_or_default().trim().to_ascii_lowercase();
+    name.split('+').all(|one| PEER_VOICES.contains(&part(one).as_str()))
+}
+
 /// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names, which are spread over the model's
-/// voices. Without a name the model's default; `None` if the model has no voices.
+/// voices, then names of other servers, for which the default voice stands. Without a name the model's default; `None` if
+/// the model has no voices.
 pub(crate) async fn find(
     name: Option<&str>,
     engine: &Engine,
@@ -76,16 +144,21 @@ pub(crate) async fn find(
     if let Some(index) = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name)) {
         return Ok(voices.get(index % voices.len().max(1)).map(|voice| Voice::Own(voice.id.clone())));
     }
+    if is_of_peers(name) {
+        return Ok(voices.first().map(|voice| Voice::StandIn(voice.id.clone())));
+    }
     let store = saved.cloned();
     let saved_names =
         blocking(move || Ok(store.map(|store| store.names()).transpose()?.unwrap_or_default()), "voice");
     let saved_names = saved_names.await?;
-    let known = voices.iter().map(|voice| voice.id.as_str()).chain(saved_names.iter().map(String::as_str));
-    Err(ApiError::VoiceNotFound {
-        id: excerpt(name),
-        model: profile.model.clone(),
-        hint: suggest(name, "voices", known),
-    })
+    Err(unknown(name, profile, &saved_names))
+}
+
+/// The error of a name that no voice of the model and no saved voice has.
+pub(crate) fn unknown(name: &str, profile: &ExecutorProfile, saved_names: &[String]) -> ApiError {
+    let own = profile.info.voices.iter().map(|voice| voice.id.as_str());
+    let hint = suggest(name, "voices", own.chain(saved_names.iter().map(String::as_str)));
+    ApiError::VoiceNotFound { id: excerpt(name), model: profile.model.clone(), hint }
 }
 
 /// Looks a name up without the disk: the model's default, one of its own voices, or a blend of those, which the model
@@ -173,6 +246,21 @@ mod tests {
         assert!(found("nova", &plain, Some(&store)).await.unwrap().starts_with("own"), "a name never fails");
         let default = find(None, &engine, Some(&store)).await.unwrap();
         assert_eq!(default, Some(Voice::Own("one".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn the_default_voice_stands_for_those_of_other_servers() {
+        let engine = engine(true);
+        let store = store("peers", &engine, &["af_sky"]).await;
+        for name in ["af_heart", "AF_Heart", "af_heart(2)+bm_george(1)", "af_heart + am_adam"] {
+            let voice = find(Some(name), &engine, Some(&store)).await.unwrap().unwrap();
+            assert_eq!(voice, Voice::StandIn("one".to_owned()), "{name}");
+        }
+        assert_eq!(found("af_sky", &engine, Some(&store)).await.unwrap(), "saved af_sky", "real names first");
+        for name in ["af_hart", "af_heart+", "af_heart+nobody", "heart"] {
+            let error = find(Some(name), &engine, Some(&store)).await.unwrap_err();
+            assert_eq!(error.code(), "voice_not_found", "{name}");
+        }
     }
 
     #[tokio::test]

@@ -27,4 +27,6 @@ pub enum Turn {
     User(Vec<Message>),
     /// The model's output: every [`StepOutput::emission`](crate::StepOutput::emission) of its turn, in order.
     Model(Arc<[Emission]>),
+    /// The text of an answer that no model here generated: a client told it.
+    Told(Arc<str>),
 }

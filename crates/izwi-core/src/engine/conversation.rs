@@ -58,6 +58,16 @@ impl Conversation {
         }
     }
 
+    /// Appends an answer that no model here generated, of about `positions` together with the user's turn before it. An
+    /// answer without a question stands behind an empty turn of the user.
+    pub fn tell(&mut self, text: &str, positions: usize) {
+        if !self.is_asked() {
+            self.ask(Vec::new());
+        }
+        self.ends_at.push(self.ends_at.last().copied().unwrap_or_default() + positions);
+        self.turns.push(Turn::Told(text.into()));
+    }
+
     /// Keeps what was heard of the answers: none of the last `later`, and the first `kept` emissions of the one before
     /// them. Turns of the user without an answer are joined.
     pub fn keep_heard(&mut self, later: usize, kept: usize) {
@@ -71,7 +81,7 @@ impl Conversation {
         }
         let answer = self.turns.iter_mut().rev().find_map(|turn| match turn {
             Turn::Model(emissions) => Some(emissions),
-            Turn::User(_) => None,
+            Turn::User(_) | Turn::Told(_) => None,
         });
         if let (Some(answer), Some(ends_at)) = (answer, self.ends_at.last_mut()) {
             let kept = kept.min(answer.len());
@@ -82,7 +92,7 @@ impl Conversation {
 
     /// Removes the last answer, and joins the user's turns around it.
     fn withdraw_answer(&mut self) {
-        let Some(at) = self.turns.iter().rposition(|turn| matches!(turn, Turn::Model(_))) else { return };
+        let Some(at) = self.turns.iter().rposition(|turn| !matches!(turn, Turn::User(_))) else { return };
         let behind = self.turns.split_off(at + 1);
         self.turns.pop();
         self.ends_at.pop();
@@ -152,6 +162,25 @@ mod tests {
     }
 
     const LIMITS: ConversationLimits = ConversationLimits { turns: 8, positions: 1_000 };
+
+    #[test]
+    fn answers_that_were_told_are_turns_too() {
+        let mut conversation = Conversation::new();
+        conversation.tell("Hello.", 5);
+        conversation.ask(text("a"));
+        conversation.tell("b", 7);
+        let told = |text: &str| Turn::Told(text.into());
+        let turns = [Turn::User(Vec::new()), told("Hello."), Turn::User(text("a")), told("b")];
+        assert_eq!((conversation.turns(), &conversation.ends_at[..]), (&turns[..], &[5, 12][..]));
+        conversation.keep_heard(1, 0);
+        assert_eq!((conversation.answered(), conversation.is_asked()), (1, true));
+        conversation.ask(text("c"));
+        conversation.answer(vec![Emission::Token(1)], 600);
+        conversation.ask(text("d"));
+        conversation.tell("e", 300);
+        assert_eq!(conversation.truncate(LIMITS), 2);
+        assert_eq!((conversation.turns().len(), &conversation.ends_at[..]), (2, &[300][..]));
+    }
 
     #[test]
     fn an_unanswered_turn_is_extended_or_withdrawn() {

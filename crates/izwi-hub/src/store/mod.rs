@@ -132,20 +132,29 @@ impl Store {
 
     /// Every model and whether it is installed.
     pub fn list(&self) -> Vec<ModelStatus<'_>> {
-        let status = |manifest| {
-            if let Some(folder) = self.external_folder(manifest) {
-                let source = Some(folder.display().to_string());
-                return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
-            }
-            let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
-            ModelStatus {
-                manifest,
-                installed: record.is_some(),
-                bytes: record.as_ref().map_or(0, Record::bytes),
-                source: record.map(|record| record.source),
-            }
-        };
-        self.manifests().iter().map(status).collect()
+        self.manifests().iter().map(|manifest| self.status_of(manifest)).collect()
+    }
+
+    /// The model of this name and whether it is installed.
+    ///
+    /// # Errors
+    /// There is none; the error suggests similar names.
+    pub fn status(&self, name: &str) -> Result<ModelStatus<'_>, HubError> {
+        Ok(self.status_of(self.manifest(name)?))
+    }
+
+    fn status_of<'a>(&self, manifest: &'a Manifest) -> ModelStatus<'a> {
+        if let Some(folder) = self.external_folder(manifest) {
+            let source = Some(folder.display().to_string());
+            return ModelStatus { manifest, installed: true, bytes: bytes_in(&folder), source };
+        }
+        let record = Record::of_installed(manifest, &self.folder(manifest)).ok();
+        ModelStatus {
+            manifest,
+            installed: record.is_some(),
+            bytes: record.as_ref().map_or(0, Record::bytes),
+            source: record.map(|record| record.source),
+        }
     }
 
     /// The folder of an installed model. Checks the lengths of the files, not their contents.

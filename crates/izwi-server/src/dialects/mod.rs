@@ -4,12 +4,14 @@
 
 mod deepgram;
 mod elevenlabs;
+mod local;
 mod realtime;
 pub(crate) mod wyoming;
 
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
+use izwi_core::engine::RequestId;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::elevenlabs::{
@@ -17,20 +19,29 @@ pub(crate) use self::elevenlabs::{
     opening as elevenlabs_opening,
 };
 pub(crate) use self::realtime::Realtime;
+use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::state::AppState;
 
 /// The routes of every dialect that speaks HTTP or WebSocket.
-pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(deepgram::routes()).merge(elevenlabs::routes()).merge(realtime::routes())
+pub(crate) fn routes(config: &ServerConfig) -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .merge(deepgram::routes())
+        .merge(elevenlabs::routes())
+        .merge(realtime::routes())
+        .merge(local::routes(config))
 }
 
 /// Middleware: gives errors of a dialect's routes the shape that its clients know.
 pub(crate) async fn render_errors(request: Request, next: Next) -> Response {
-    let is_elevenlabs = elevenlabs::owns(request.uri().path());
+    let path = request.uri().path();
+    let (is_elevenlabs, is_deepgram) = (elevenlabs::owns(path), deepgram::owns(path));
+    let id = request.extensions().get::<RequestId>().cloned();
     let mut response = next.run(request).await;
-    match response.extensions_mut().remove::<ApiError>() {
+    let error = response.extensions_mut().remove::<ApiError>();
+    match error {
         Some(error) if is_elevenlabs => elevenlabs::render(&error, response),
+        error if is_deepgram => deepgram::render(error.as_ref(), response, id.as_ref()),
         _ => response,
     }
 }

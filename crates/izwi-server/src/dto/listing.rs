@@ -12,6 +12,14 @@ pub(crate) struct ModelList {
     pub(crate) data: Vec<ModelObject>,
 }
 
+/// Models that speak.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AudioModelList {
+    #[schema(schema_with = schemas::list_object)]
+    pub(crate) object: &'static str,
+    pub(crate) models: Vec<ModelObject>,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelObject {
     pub(crate) id: String,

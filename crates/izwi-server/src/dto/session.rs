@@ -136,6 +136,8 @@ pub(crate) enum ServerFrame<'a> {
         sample_rate: u32,
         channels: u16,
         encoding: &'static str,
+        /// Fields of the configuration that have no effect.
+        ignored_fields: &'a [&'static str],
     },
     #[serde(rename = "audio.start")]
     AudioStart {

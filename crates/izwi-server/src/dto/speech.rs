@@ -14,8 +14,8 @@ use crate::extract::WithOptions;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct SpeechRequest {
-    /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String, examples("tts-1"))]
+    /// Id or alias of a model, from `/v1/models`; the default model without it.
+    #[schema(examples("tts-1"))]
     pub(crate) model: Option<String>,
     /// Text to speak.
     #[schema(value_type = String, min_length = 1, pattern = r"\S")]

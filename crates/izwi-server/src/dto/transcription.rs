@@ -14,8 +14,8 @@ use super::schemas;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(crate) struct TranscriptionRequest {
-    /// Id or alias of a model, from `/v1/models`.
-    #[schema(value_type = String, pattern = r"\S", examples("whisper-1"))]
+    /// Id or alias of a model, from `/v1/models`; the default model without it.
+    #[schema(examples("whisper-1"))]
     pub(crate) model: Option<String>,
     /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
     #[schema(format = "base64-audio")]
@@ -23,8 +23,11 @@ pub(crate) struct TranscriptionRequest {
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
     pub(crate) audio_base64: Option<String>,
-    /// Code of the spoken language; detected without it.
+    /// Code of the spoken language; detected without it, and with `auto`.
     pub(crate) language: Option<String>,
+    /// Whether the text is translated to English.
+    #[schema(default = false)]
+    pub(crate) translate: Option<bool>,
     /// Text before the recording, or words that occur in it.
     #[schema(max_length = 65536)]
     pub(crate) prompt: Option<String>,

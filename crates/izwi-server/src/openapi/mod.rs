@@ -18,7 +18,7 @@ pub(crate) use self::bodies::{SpeechBody, TranscriptionForm, VoiceForm};
 pub(crate) use self::refusals::{
     CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals,
     SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals,
-    VoiceCreationRefusals, VoiceRefusals,
+    VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::error::ErrorEnvelope;

@@ -35,6 +35,8 @@ refusals! {
     VoiceCreationRefusals = body + model + loading + recording + saving + generation;
     /// Errors of reading voices.
     VoiceRefusals = field + model + not_loaded + voice + internal;
+    /// Errors of blending voices.
+    VoiceBlendRefusals = body + model + loading + voice + internal;
     /// Errors of removing a voice.
     SavedVoiceRefusals = field + voice + internal;
     /// Errors of reading a model.

@@ -4,6 +4,7 @@
 //! another needs its memory: [`residency`] decides that. A model whose engine failed is loaded again after a pause, as
 //! [`supervision`] says. The registry knows engines as handles; the loader makes them.
 
+mod aliases;
 mod lease;
 mod residency;
 mod supervision;
@@ -12,13 +13,16 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::{Engine, Task, metrics};
+use izwi_hub::{ModelStatus, Store};
 use izwi_types::{excerpt, suggest};
 use tokio::sync::watch;
 
+pub(crate) use self::aliases::BLENDING;
+pub use self::aliases::{ASR_ALIASES, TTS_ALIASES};
 pub(crate) use self::lease::Lease;
 use self::residency::{Decision, Eviction, Residency, Restart};
 pub(crate) use self::residency::{Entry, Unready};
@@ -26,12 +30,6 @@ pub use self::residency::{Offer, Slot};
 pub use self::supervision::RestartPolicy;
 use crate::error::ApiError;
 use crate::metrics as server_metrics;
-
-/// Names of hosted models that stand for the default TTS model, also with a date behind them.
-pub const TTS_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
-/// Names of hosted models that stand for the default ASR model, also with a date behind them.
-pub const ASR_ALIASES: [&str; 4] =
-    ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"];
 
 /// Loads the model of an id. Called on a blocking thread of the runtime; may take minutes.
 pub type Loader = Arc<dyn Fn(&str) -> Result<Engine, String> + Send + Sync>;
@@ -84,28 +82,13 @@ struct Inner {
     config: RegistryConfig,
     loader: Option<Loader>,
     residency: watch::Sender<Residency>,
+    /// Where models may be installed while the server runs.
+    store: OnceLock<Store>,
 }
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registry").field("config", &self.inner.config).finish_non_exhaustive()
-    }
-}
-
-/// The name of a hosted model without the date of its release: `-2025-12-15` or `-1106`.
-fn without_date(id: &str) -> &str {
-    let digits =
-        |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
-    let Some((name, last)) = id.rsplit_once('-') else { return id };
-    if digits(last, 4) {
-        return name;
-    }
-    let mut parts = name.rsplitn(3, '-');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(month), Some(year), Some(name)) if digits(last, 2) && digits(month, 2) && digits(year, 4) => {
-            name
-        }
-        _ => id,
     }
 }
 
@@ -132,8 +115,8 @@ impl Registry {
         for (id, _) in defaults(&config) {
             residency.pin(id);
         }
-        let registry =
-            Self { inner: Arc::new(Inner { config, loader, residency: watch::Sender::new(residency) }) };
+        let (residency, store) = (watch::Sender::new(residency), OnceLock::new());
+        let registry = Self { inner: Arc::new(Inner { config, loader, residency, store }) };
         for id in registry.inner.residency.borrow().entries().keys() {
             server_metrics::set_model_loaded(id, false);
         }
@@ -183,7 +166,7 @@ impl Registry {
     }
 
     /// Adds a model that can be loaded from now on. One that failed to load is tried again by its next request.
-    pub(crate) fn offer(&self, offer: Offer) {
+    fn offer(&self, offer: Offer) {
         self.inner.residency.send_modify(|residency| residency.offer(offer, Instant::now()));
     }
 
@@ -246,35 +229,87 @@ impl Registry {
         }
     }
 
-    /// The model id that `id` or an alias stands for.
-    fn resolve<'a>(&'a self, id: &'a str) -> &'a str {
-        let name = without_date(id);
-        let stands_for = if TTS_ALIASES.contains(&name) {
-            Some(self.default_tts())
-        } else if ASR_ALIASES.contains(&name) {
-            self.default_asr()
-        } else {
-            None
-        };
-        let is_real = || self.inner.residency.borrow().entries().contains_key(id);
-        stands_for.filter(|_| !is_real()).unwrap_or(id)
+    /// Finds models that are installed in `store` later on, by this program or another. The first store stays.
+    pub(crate) fn watch(&self, store: Store) {
+        let _ = self.inner.store.set(store);
+    }
+
+    /// Offers the models that were installed since the last look at the store. Blocks on the disk.
+    pub(crate) fn discover(&self) {
+        let Some(store) = self.inner.store.get() else { return };
+        let known = self.entries();
+        for model in store.list().iter().filter(|model| !known.contains_key(&model.manifest.name)) {
+            self.offer_if_installed(model);
+        }
+    }
+
+    /// Offers the model of this name of `store`, if it is installed.
+    pub(crate) fn offer_installed(&self, store: &Store, name: &str) {
+        if let Ok(model) = store.status(name) {
+            self.offer_if_installed(&model);
+        }
+    }
+
+    fn offer_if_installed(&self, model: &ModelStatus<'_>) {
+        if model.installed && !model.manifest.component {
+            let (id, tasks) = (model.manifest.name.clone(), model.manifest.tasks.clone());
+            self.offer(Offer { id, tasks, bytes: model.bytes });
+        }
+    }
+
+    /// The model of this id, also if it was installed just now.
+    fn model(&self, id: &str) -> Option<(String, Entry)> {
+        let known = || self.inner.residency.borrow().entries().get(id).cloned();
+        let entry = known().or_else(|| {
+            self.offer_installed(self.inner.store.get()?, id);
+            known()
+        });
+        entry.map(|entry| (id.to_owned(), entry))
     }
 
     /// The model that `id` or an alias names, with its own id.
     pub(crate) fn find(&self, id: &str) -> Result<(String, Entry), ApiError> {
-        let real = self.resolve(id);
-        let residency = self.inner.residency.borrow();
-        match residency.entries().get(real) {
-            Some(entry) => Ok((real.to_owned(), entry.clone())),
-            None if ASR_ALIASES.contains(&without_date(id)) => {
-                let hint = "this server has no ASR model; set asr_model".to_owned();
-                Err(ApiError::ModelNotFound { id: excerpt(id), hint })
-            }
-            None => {
-                let hint = suggest(id, "models", residency.entries().keys().map(String::as_str));
-                Err(ApiError::ModelNotFound { id: excerpt(id), hint })
-            }
+        self.find_for(id, None)
+    }
+
+    /// As [`Self::find`], with a remedy for a request that needs `task`.
+    fn find_for(&self, id: &str, task: Option<Task>) -> Result<(String, Entry), ApiError> {
+        let not_found = |hint| Err(ApiError::ModelNotFound { id: excerpt(id), hint });
+        if let Some(found) = self.model(id) {
+            return Ok(found);
         }
+        if self.inner.store.get().is_some_and(|store| store.manifest(id).is_ok()) {
+            return not_found(format!("it is not installed; run `izwi pull {id}`"));
+        }
+        let Some(alias) = aliases::alias(id) else {
+            return not_found(self.suggest(id, "models", task));
+        };
+        let default = match alias.task {
+            Task::Asr => self.default_asr(),
+            Task::Tts | Task::Chat => Some(self.default_tts()),
+        };
+        let mut models = alias.models.iter().map(String::as_str).chain(default);
+        match models.find_map(|model| self.model(model)) {
+            Some(found) => Ok(found),
+            None if default.is_none() => not_found("this server has no ASR model; set asr_model".to_owned()),
+            None => not_found(self.suggest(id, "models", task)),
+        }
+    }
+
+    /// Whether the default model stands for `id`, the name of another one.
+    pub(crate) fn is_stand_in(&self, id: &str) -> bool {
+        aliases::alias(id).filter(|alias| !alias.models.is_empty()).is_some_and(|alias| {
+            self.find(id).is_ok_and(|(found, _)| found != id && !alias.models.contains(&found))
+        })
+    }
+
+    /// The remedy for the name `wanted`: models with `task`. `what` is their plural.
+    fn suggest(&self, wanted: &str, what: &str, task: Option<Task>) -> String {
+        let residency = self.inner.residency.borrow();
+        let does =
+            |entry: &Entry| task.is_none_or(|task| entry.tasks.is_empty() || entry.tasks.contains(&task));
+        let models = residency.entries().iter().filter(|(_, entry)| does(entry));
+        suggest(wanted, what, models.map(|(id, _)| id.as_str()))
     }
 
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id.
@@ -294,13 +329,22 @@ impl Registry {
             (None, Task::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
             (None, Task::Chat) => self.default_chat()?,
         };
-        let (id, entry) = self.find(&id)?;
+        let (id, entry) = self.find_for(&id, Some(task))?;
         if !entry.tasks.is_empty() {
-            check_task(&id, &entry.tasks, task)?;
+            self.check_task(&id, &entry.tasks, task)?;
         }
         let lease = self.acquire(&id, may_load).await?;
-        check_task(&id, &lease.profile().info.tasks, task)?;
+        self.check_task(&id, &lease.profile().info.tasks, task)?;
         Ok(lease)
+    }
+
+    fn check_task(&self, id: &str, tasks: &[Task], task: Task) -> Result<(), ApiError> {
+        if tasks.contains(&task) {
+            return Ok(());
+        }
+        let (label, remedy) = (task.name(), self.suggest("", "models that do", Some(task)));
+        let message = format!("model '{id}' does not support the task {label}; {remedy}");
+        Err(ApiError::invalid("model", message))
     }
 
     /// The chat model of requests that name none: the default TTS model if it has the task, else the first that has it.
@@ -500,16 +544,6 @@ impl Registry {
 fn defaults(config: &RegistryConfig) -> impl Iterator<Item = (&str, Task)> {
     let asr = config.default_asr.as_deref().map(|id| (id, Task::Asr));
     std::iter::once((config.default_tts.as_str(), Task::Tts)).chain(asr)
-}
-
-fn check_task(id: &str, tasks: &[Task], task: Task) -> Result<(), ApiError> {
-    if tasks.contains(&task) {
-        return Ok(());
-    }
-    let label = task.name();
-    let message =
-        format!("model '{id}' does not support the task {label}; choose one that does, see /v1/models");
-    Err(ApiError::invalid("model", message))
 }
 
 /// Shows a model's new state in the metrics.

@@ -177,6 +177,29 @@ async fn a_model_is_not_loaded_for_a_task_it_lacks() {
     assert_eq!(loads.load(Ordering::SeqCst), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_name_models_of_the_right_task() {
+    let (registry, _) = registry(config());
+    let hint = async |id: &str, task| registry.lease(Some(id), task).await.unwrap_err().to_string();
+    let speak = hint("asr-3", Task::Tts).await;
+    assert!(!speak.contains("'asr") && speak.contains("'voice'"), "{speak}");
+    assert!(hint("asr-3", Task::Asr).await.contains("did you mean 'asr-2'"));
+    let wrong = hint("asr", Task::Tts).await;
+    assert!(wrong.contains("the models that do are 'a', 'b', 'c', 'voice'"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_default_model_stands_for_those_of_other_servers() {
+    let (registry, _) = registry(config());
+    let stands = |name: &str| (registry.find(name).unwrap().0, registry.is_stand_in(name));
+    assert_eq!(stands("large-v3"), ("asr".to_owned(), true));
+    assert_eq!(stands("tts-1"), ("voice".to_owned(), false));
+    assert_eq!(stands("a"), ("a".to_owned(), false));
+    assert!(registry.find("large-v9").is_err() && !registry.is_stand_in("large-v9"));
+    let deaf = Registry::new(RegistryConfig::new("voice"));
+    assert!(deaf.find("large-v3").unwrap_err().to_string().contains("has no ASR model"));
+}
+
 // On one thread: a model is unloaded at the next await, not between two assertions.
 #[tokio::test]
 async fn unused_models_are_unloaded_and_load_again() {

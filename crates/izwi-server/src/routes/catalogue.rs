@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use izwi_core::engine::RequestId;
-use izwi_hub::{ModelStatus, Store};
+use izwi_hub::ModelStatus;
 use izwi_types::{excerpt, suggest};
 
 use crate::dto::catalogue::{CatalogueList, CatalogueObject, PullObject};
@@ -12,7 +12,6 @@ use crate::error::ApiError;
 use crate::extract::ApiPath;
 use crate::openapi::{CatalogueRefusals, PullRefusals};
 use crate::pulls::Pull;
-use crate::registry::{Offer, Registry};
 use crate::state::AppState;
 
 /// Models that can be installed
@@ -61,17 +60,8 @@ pub(super) async fn pull(
         return Err(ApiError::ModelNotFound { id: excerpt(&id), hint: suggest(&id, "models", names) });
     }
     let (registry, name) = (state.registry().clone(), id.clone());
-    let begun = state.pulls().begin(&id, move |store| offer(&registry, store, &name))?;
+    let begun = state.pulls().begin(&id, move |store| registry.offer_installed(store, &name))?;
     Ok((StatusCode::ACCEPTED, Json(show(&begun))))
-}
-
-/// Lets requests name a model that was installed.
-fn offer(registry: &Registry, store: &Store, name: &str) {
-    let found = store.list().into_iter().find(|model| model.manifest.name == name);
-    if let Some(model) = found.filter(|model| !model.manifest.component) {
-        let tasks = model.manifest.tasks.clone();
-        registry.offer(Offer { id: name.to_owned(), tasks, bytes: model.bytes });
-    }
 }
 
 fn describe(model: &ModelStatus<'_>, pull: Option<&Pull>) -> CatalogueObject {

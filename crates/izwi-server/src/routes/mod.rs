@@ -4,11 +4,12 @@ mod catalogue;
 mod docs;
 mod models;
 mod page;
+mod paths;
 mod speech;
 mod streamed;
 mod system;
 mod tickets;
-mod transcriptions;
+pub(crate) mod transcriptions;
 pub(crate) mod voices;
 
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub fn router(state: AppState) -> Router {
     let open = open
         .method_not_allowed_fallback(method_not_allowed)
         .layer(Extension(Arc::new(Published::new(&document))));
-    api.merge(open)
+    let routes = api
+        .merge(open)
         .fallback(unknown_route)
         .layer(DefaultBodyLimit::max(state.config().max_body_bytes))
         .layer(from_fn(middleware::keep_places_for_probes))
@@ -49,7 +51,8 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(state.clone(), middleware::assign_request_id))
         .layer(from_fn(graceful_close::drain_refused_bodies))
         .layer(from_fn_with_state(state.clone(), slow_body::demand_progress))
-        .with_state(state)
+        .with_state(state);
+    paths::forgiving(routes)
 }
 
 /// The OpenAPI document of a server with default settings, as `docs/openapi.json` holds it.
@@ -70,10 +73,11 @@ fn keyed(config: &ServerConfig) -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(speech::create))
         .merge(ws::routes())
-        .merge(dialects::routes())
+        .merge(dialects::routes(config))
         .merge(recordings(config))
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(models::list))
+        .routes(routes!(models::list_speaking))
         .routes(routes!(models::show))
         .routes(routes!(models::load))
         .routes(routes!(models::unload))

@@ -1,12 +1,13 @@
-//! `GET /v1/models`, `GET /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
+//! `GET /v1/models`, `GET /v1/audio/models`, `GET /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use izwi_core::engine::Task;
 
 use crate::dialects;
-use crate::dto::listing::{ModelList, ModelObject};
+use crate::dto::listing::{AudioModelList, ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
 use crate::openapi::{LoadRefusals, UnknownModelRefusals, UnloadRefusals};
@@ -16,12 +17,30 @@ use crate::state::AppState;
 /// Models
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, description = "All models.", body = ModelList)))]
 pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Response {
+    state.discover_models().await;
     if dialects::is_elevenlabs(&headers) {
         return Json(dialects::elevenlabs_models(&state)).into_response();
     }
     let entries = state.registry().entries();
     let data = entries.into_iter().map(|(id, entry)| describe(&state, id, &entry)).collect();
     Json(ModelList { object: "list", data }).into_response()
+}
+
+/// Models that speak
+///
+/// Clients show this list where a voice is chosen.
+#[utoipa::path(
+    get,
+    path = "/v1/audio/models",
+    tag = "models",
+    responses((status = 200, description = "The models with the task `tts`.", body = AudioModelList)),
+)]
+pub(super) async fn list_speaking(State(state): State<AppState>) -> Json<AudioModelList> {
+    state.discover_models().await;
+    let speaks = |entry: &Entry| entry.tasks.is_empty() || entry.tasks.contains(&Task::Tts);
+    let entries = state.registry().entries().into_iter().filter(|(_, entry)| speaks(entry));
+    let models = entries.map(|(id, entry)| describe(&state, id, &entry)).collect();
+    Json(AudioModelList { object: "list", models })
 }
 
 // example: route

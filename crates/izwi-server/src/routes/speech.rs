@@ -20,6 +20,7 @@ use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
+use crate::extract::non_blank;
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::speech::{
     Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text, voice_beside_recording,
@@ -39,7 +40,7 @@ enum StreamFormat {
 
 /// Text to speech
 ///
-/// The body starts with the first audio, while the rest is generated. The fields beside `model` and `input` are optional.
+/// The body starts with the first audio, while the rest is generated. The fields beside `input` are optional.
 #[utoipa::path(
     post,
     path = "/v1/audio/speech",
@@ -54,10 +55,14 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
-    let SpeechUpload { fields: mut body, ignored, memory } = upload;
-    let model = required("model", body.model.as_deref())?;
-    let input = required("input", body.input.as_deref())?;
-    let engine = state.lease(Some(model), Task::Tts).await?;
+    let SpeechUpload { fields: mut body, mut ignored, memory } = upload;
+    let missing = || ApiError::invalid("input", "input is missing; it is required");
+    let input = body.input.as_deref().ok_or_else(missing)?;
+    let model = non_blank(body.model.take());
+    let engine = state.lease(model.as_deref(), Task::Tts).await?;
+    if model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
+        ignored.add("model");
+    }
     check_text("input", input, state.config().max_input_chars)?;
     let (format, media_type) = encoding::for_http(body.response_format.as_deref())?;
     let stream_format = stream_format(body.stream_format.as_deref())?;
@@ -72,6 +77,7 @@ pub(super) async fn create(
     };
     let choice = VoiceChoice { voice, cloning };
     let options = ResolvedSpeechOptions::resolve(body.options, choice, body.priority.as_deref(), &engine)?;
+    options.ignored().iter().for_each(|name| ignored.add(name));
     let sample_rate = engine.profile().info.sample_rate_hz;
     let output = OutputFormat::resolve(format, body.sample_rate, body.bit_rate, sample_rate)?;
     let others = engine.config().streaming_chunk_size;
@@ -96,10 +102,6 @@ pub(super) async fn create(
     let mut response = response(speech, content_type, output.sample_rate_hz);
     response.headers_mut().extend(headers);
     Ok(response)
-}
-
-fn required<'a>(param: &str, value: Option<&'a str>) -> Result<&'a str, ApiError> {
-    value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
 }
 
 fn stream_format(name: Option<&str>) -> Result<StreamFormat, ApiError> {

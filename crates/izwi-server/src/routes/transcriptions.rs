@@ -76,16 +76,20 @@ pub(super) async fn translate(
     respond(&state, id, upload, AsrTask::Translate).await
 }
 
-async fn respond(
+/// Answers a request with its transcript.
+pub(crate) async fn respond(
     state: &AppState,
     id: RequestId,
     upload: Upload<TranscriptionRequest>,
     task: AsrTask,
 ) -> Result<Response, ApiError> {
-    let Upload { fields, recording, ignored, memory } = upload;
+    let Upload { fields, recording, mut ignored, memory } = upload;
     let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
-    let engine = state.lease(Some(&checked.model), Task::Asr).await?;
+    let engine = state.lease(checked.model.as_deref(), Task::Asr).await?;
+    if checked.model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
+        ignored.add("model");
+    }
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.

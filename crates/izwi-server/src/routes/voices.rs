@@ -82,7 +82,9 @@ pub(super) async fn show(
     }
     let found = voices::find(Some(&id), &engine, state.voices()).await?;
     let own = found.as_ref().and_then(|voice| match voice {
-        Voice::Own(name) => engine.profile().info.voices.iter().find(|own| own.id == *name),
+        Voice::Own(name) | Voice::StandIn(name) => {
+            engine.profile().info.voices.iter().find(|own| own.id == *name)
+        }
         Voice::Saved { .. } => None,
     });
     match own {

@@ -37,6 +37,7 @@ impl RecordingFields for TranscriptionRequest {
     const TEXTS: &'static [&'static str] = &[
         "model",
         "language",
+        "translate",
         "prompt",
         "response_format",
         "temperature",
@@ -87,6 +88,7 @@ impl RecordingFields for TranscriptionRequest {
         match name {
             "model" => self.model = Some(text),
             "language" => self.language = Some(text),
+            "translate" => self.translate = Some(parse_bool(name, &text)?),
             "prompt" => self.prompt = Some(text),
             "response_format" => self.response_format = Some(text),
             "priority" => self.priority = Some(text),

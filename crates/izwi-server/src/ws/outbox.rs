@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::dto::session::AudioChunk;
@@ -34,7 +35,12 @@ pub(crate) struct Outbox {
     /// How long sent entries are kept, in samples and in time.
     kept_samples: u64,
     window: Duration,
+    /// Changes frames for a client of another version of the protocol.
+    translation: Option<Translation>,
 }
+
+/// Gives a frame another shape; `None` if it is not sent.
+type Translation = fn(Value) -> Option<Value>;
 
 struct Entry {
     content: Content,
@@ -98,7 +104,13 @@ impl Outbox {
             reached: 0,
             kept_samples: 0,
             window,
+            translation: None,
         }
+    }
+
+    /// Changes every frame from now on.
+    pub(crate) fn translate(&mut self, translation: Translation) {
+        self.translation = Some(translation);
     }
 
     /// Tells the rate of the session's audio: from now on sent audio is kept.
@@ -113,7 +125,15 @@ impl Outbox {
 
     /// Queues a frame.
     pub(crate) fn frame(&mut self, frame: &impl Serialize) {
-        self.push(Content::Text(json(frame).into()), 0, true);
+        let text = match self.translation {
+            None => json(frame),
+            // Serializing strings and numbers cannot fail.
+            Some(translation) => match translation(serde_json::to_value(frame).unwrap_or_default()) {
+                Some(frame) => json(&frame),
+                None => return,
+            },
+        };
+        self.push(Content::Text(text.into()), 0, true);
     }
 
     /// Queues a frame that answers this connection and no other.

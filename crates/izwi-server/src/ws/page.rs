@@ -88,6 +88,7 @@ fn the_page_has_every_message_of_speech_sessions() {
             sample_rate: 1,
             channels: 1,
             encoding: "c",
+            ignored_fields: &[],
         },
         Frame::AudioStart { utterance: 0, voice: "a", model: "b", prebuffer_ms: 0, predicted_rtf: None },
         Frame::Word { utterance: 0, word: WordTimes { text: "a", start_ms: 0, end_ms: 1 } },

@@ -360,6 +360,7 @@ impl Speech {
             sample_rate,
             channels: 1,
             encoding: setup.output.format.encoding,
+            ignored_fields: setup.options.ignored(),
         });
         if setup.options.appends_text(&setup.engine) {
             self.text.set_live();

@@ -15,6 +15,7 @@ const HOME: &str = "crates/izwi-models/src/families/";
 const EXCEPT: &[(&str, &str)] = &[
     ("crates/izwi-models/src/families/mod.rs", "the registry"),
     ("crates/izwi-core/src/engine/config.rs", "presets and the default model's id"),
+    ("crates/izwi-server/src/registry/aliases.rs", "names of models of other servers"),
     ("crates/xtask/", "pulls the test model, and this rule's own tests"),
     ("crates/izwi-cli/tests/cli/book/", "runs the commands of pages, which name models"),
     ("crates/izwi-cli/tests/cli/replicas/", "serves tiny checkpoints of tests/golden"),

@@ -523,7 +523,7 @@ fn recorded_samples(turn: &Turn) -> usize {
     };
     match turn {
         Turn::User(messages) => messages.iter().map(samples).sum(),
-        Turn::Model(_) => 0,
+        Turn::Model(_) | Turn::Told(_) => 0,
     }
 }
 

@@ -220,6 +220,10 @@ impl LfmAudio {
                     prompt.turn(&self.vocabulary, Role::Assistant);
                     prompt.emissions(emissions);
                 }
+                Turn::Told(text) => {
+                    prompt.turn(&self.vocabulary, Role::Assistant);
+                    prompt.text(&self.vocabulary, text);
+                }
             }
             prompt.end(&self.vocabulary);
         }

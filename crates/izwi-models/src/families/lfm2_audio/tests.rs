@@ -248,6 +248,23 @@ fn the_next_turn_reuses_the_blocks_of_the_one_before() {
 }
 
 #[test]
+fn an_answer_that_was_told_is_the_tokens_of_its_text() {
+    let model = model();
+    let (text, ask) = ("I can see you.", |text: &str| Turn::User(vec![Message::Text(text.to_owned())]));
+    let prompt = |answer: Turn| {
+        let turns = vec![ask("Hello."), answer, ask("And now?")];
+        keys(&prepare(&model, &converse(turns, None, 0))).to_vec()
+    };
+    let tokens: Vec<Emission> =
+        model.model.vocabulary.encode(text).into_iter().map(Emission::Token).collect();
+    assert_eq!(prompt(Turn::Told(text.into())), prompt(Turn::Model(tokens.into())));
+    // A greeting, before which the user said nothing.
+    let turns = vec![Turn::User(Vec::new()), Turn::Told(text.into()), ask("Hello.")];
+    let greeted = prepare(&model, &converse(turns, Some(SamplingParams::GREEDY), 0));
+    assert!(alone(&model, &greeted, 5).generated > 0);
+}
+
+#[test]
 fn a_seed_determines_outputs_and_states_are_fresh() {
     for model in [model(), with_mimi()] {
         let generated = |seed| alone(&model, &prepare(&model, &speak("Once more.", seed)), 30).samples;

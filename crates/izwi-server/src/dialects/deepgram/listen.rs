@@ -11,7 +11,6 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::Refusal;
 use super::params::{Params, model_of};
 use super::results::{Alternative, ModelInfo, Utterance, now};
 use crate::dto::transcription::TranscriptionRequest;
@@ -28,31 +27,8 @@ use crate::upload::{self, RawUpload};
 
 /// Beginnings of the names of hosted models, and whole names.
 const HOSTED: [&str; 8] = ["nova", "flux", "enhanced", "base", "whisper-", "general", "meeting", "phonecall"];
-/// Parameters that would change a transcript.
-const UNSUPPORTED: [&str; 22] = [
-    "callback",
-    "callback_method",
-    "custom_intent",
-    "custom_topic",
-    "detect_entities",
-    "diarize",
-    "diarize_model",
-    "dictation",
-    "filler_words",
-    "intents",
-    "language_hint",
-    "measurements",
-    "multichannel",
-    "numerals",
-    "paragraphs",
-    "profanity_filter",
-    "redact",
-    "replace",
-    "search",
-    "sentiment",
-    "summarize",
-    "topics",
-];
+/// Parameters that are refused: a result elsewhere, private words that stay, several transcripts.
+const UNSUPPORTED: [&str; 4] = ["callback", "callback_method", "multichannel", "redact"];
 
 /// A model, and how it is to transcribe.
 pub(super) struct Listener {
@@ -176,9 +152,8 @@ pub(super) async fn transcribe(
     Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
     request: Request,
-) -> Result<Response, Refusal> {
-    let heard = listen(&state, &id, &Params(params), request).await;
-    heard.map_err(|error| Refusal { error, request: id })
+) -> Result<Response, ApiError> {
+    listen(&state, &id, &Params::new(params), request).await
 }
 
 async fn listen(
@@ -232,7 +207,10 @@ async fn listen(
             }],
         },
     };
+    let ignored = params.ignored();
+    state.ignored_log().note(&ignored);
     let mut response = Json(response).into_response();
     response.headers_mut().extend(stats_headers::of(&output.stats));
+    response.headers_mut().extend(ignored.headers());
     Ok(response)
 }

@@ -16,7 +16,6 @@ use izwi_types::excerpt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Refusal;
 use super::listen::{ListenQuery, Listener};
 use super::live::{LiveAudio, Part};
 use super::params::Params;
@@ -68,15 +67,16 @@ pub(super) async fn open(
     Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Refusal> {
-    let opened = async {
-        let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
-        let params = Params(params);
-        let (audio, wants) = audio_of(&state, &params)?;
-        let listener = Listener::load(&state, &params).await?;
-        ws::open::<Listen>(state, id.clone(), Ok(upgrade), Opening { listener, audio, wants })
-    };
-    opened.await.map_err(|error| Refusal { error, request: id })
+) -> Result<Response, ApiError> {
+    let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
+    let params = Params::new(params);
+    let (audio, wants) = audio_of(&state, &params)?;
+    let listener = Listener::load(&state, &params).await?;
+    let ignored = params.ignored();
+    state.ignored_log().note(&ignored);
+    let mut response = ws::open::<Listen>(state, id, Ok(upgrade), Opening { listener, audio, wants })?;
+    response.headers_mut().extend(ignored.headers());
+    Ok(response)
 }
 
 /// Reads the format of the audio, and the parameters of turns.

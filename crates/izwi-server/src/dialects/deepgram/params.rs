@@ -1,16 +1,31 @@
-//! Query parameters: read by name, and those that are not supported refused by name. Knows no request.
+//! Query parameters: read by name, refused by name where ignoring them would do harm, and told where nothing reads them.
+//! Knows no request.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use izwi_types::excerpt;
 
 use crate::error::ApiError;
+use crate::ignored::IgnoredFields;
+
+/// Parameters of every route of this server.
+const COMMON: [&str; 2] = ["ticket", "instance"];
 
 /// The parameters of a request, in order. A name may repeat.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Params(pub(super) Vec<(String, String)>);
+#[derive(Debug, Default)]
+pub(super) struct Params {
+    pairs: Vec<(String, String)>,
+    /// Names that were read.
+    read: Mutex<BTreeSet<String>>,
+}
 
 impl Params {
+    pub(super) fn new(pairs: Vec<(String, String)>) -> Self {
+        Self { pairs, read: Mutex::default() }
+    }
+
     /// The value of a parameter; an empty one counts as absent, because SDKs send them.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.all(name).next()
@@ -18,7 +33,8 @@ impl Params {
 
     /// All values of a parameter.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
-        let values = self.0.iter().filter(move |(known, value)| known == name && !value.is_empty());
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        let values = self.pairs.iter().filter(move |(known, value)| known == name && !value.is_empty());
         values.map(|(_, value)| value.as_str())
     }
 
@@ -39,9 +55,21 @@ impl Params {
         value.transpose()
     }
 
+    /// What nothing has read so far, unless it is switched off.
+    pub(super) fn ignored(&self) -> IgnoredFields {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ignored = IgnoredFields::default();
+        for (name, value) in &self.pairs {
+            if !read.contains(name) && !COMMON.contains(&name.as_str()) && !value.is_empty() && !is_off(value)
+            {
+                ignored.add(name);
+            }
+        }
+        ignored
+    }
+
     /// Refuses what is not supported, unless it is switched off.
     pub(super) fn refuse(&self, unsupported: &[&str]) -> Result<(), ApiError> {
-        let is_off = |value: &str| matches!(value.to_ascii_lowercase().as_str(), "false" | "0");
         let found = unsupported.iter().find(|name| self.all(name).any(|value| !is_off(value)));
         match found {
             None => Ok(()),
@@ -54,6 +82,10 @@ impl Params {
     }
 }
 
+fn is_off(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "false" | "0")
+}
+
 /// The id of a model of this server; `None` for the default one, which names of hosted models stand for.
 pub(super) fn model_of<'a>(name: Option<&'a str>, hosted: &[&str]) -> Option<&'a str> {
     name.filter(|name| !hosted.iter().any(|start| name.starts_with(start)))
@@ -64,7 +96,7 @@ mod tests {
     use super::*;
 
     fn params(pairs: &[(&str, &str)]) -> Params {
-        Params(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        Params::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
@@ -80,10 +112,27 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_is_not_refused() {
-        let refused = |name, value| params(&[(name, value)]).refuse(&["diarize", "redact"]);
-        assert!(refused("diarize", "false").is_ok() && refused("other", "true").is_ok());
-        assert_eq!(refused("diarize", "true").unwrap_err().param(), Some("diarize"));
+        let refused = |name, value| params(&[(name, value)]).refuse(&["callback", "redact"]);
+        assert!(refused("callback", "false").is_ok() && refused("other", "true").is_ok());
+        assert_eq!(refused("callback", "true").unwrap_err().param(), Some("callback"));
         assert_eq!(refused("redact", "pii").unwrap_err().param(), Some("redact"));
+    }
+
+    #[test]
+    fn what_nothing_reads_is_told() {
+        let params = params(&[
+            ("model", "m"),
+            ("filler_words", "true"),
+            ("diarize", "false"),
+            ("tag", ""),
+            ("search", "a"),
+            ("ticket", "t"),
+            ("search", "b"),
+        ]);
+        params.text("model");
+        let mut expected = IgnoredFields::default();
+        ["filler_words", "search"].iter().for_each(|name| expected.add(name));
+        assert_eq!(params.ignored(), expected);
     }
 
     #[test]

@@ -14,11 +14,11 @@ use izwi_types::excerpt;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::Refusal;
 use super::params::{Params, model_of};
 use crate::encoding::{self, EncodedUtterance};
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, parse_json};
+use crate::ignored::IgnoredFields;
 use crate::openapi::{SpeechAudio, SpeechRefusals};
 use crate::registry::Lease;
 use crate::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
@@ -123,6 +123,13 @@ impl Speaker {
     pub(super) fn model(&self) -> &str {
         &self.engine.profile().model
     }
+
+    /// What of `params` has no effect.
+    pub(super) fn ignored(&self, params: &Params) -> IgnoredFields {
+        let mut ignored = params.ignored();
+        self.options.ignored().iter().for_each(|name| ignored.add(name));
+        ignored
+    }
 }
 
 /// What the query says of the audio and the voice.
@@ -186,9 +193,8 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
     request: Request,
-) -> Result<Response, Refusal> {
-    let spoken = speak(&state, &id, &Params(params), request).await;
-    spoken.map_err(|error| Refusal { error, request: id })
+) -> Result<Response, ApiError> {
+    speak(&state, &id, &Params::new(params), request).await
 }
 
 async fn speak(
@@ -209,12 +215,14 @@ async fn speak(
         ("dg-model-name", speaker.model()),
         ("dg-model-uuid", speaker.model()),
         ("dg-char-count", &characters),
-        ("dg-request-id", id.as_str()),
     ] {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
     }
+    let ignored = speaker.ignored(params);
+    state.ignored_log().note(&ignored);
+    headers.extend(ignored.headers());
     let Speaker { engine, options } = speaker;
     let request = options.into_request(text).with_id(id.clone());
     let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;

@@ -16,7 +16,6 @@ use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, T
 use izwi_types::excerpt;
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
 use super::params::Params;
 use super::speak::{Output, SpeakQuery, Speaker};
 use crate::encoding::EncodedUtterance;
@@ -54,16 +53,17 @@ pub(super) async fn open(
     Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Refusal> {
-    let opened = async {
-        let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
-        let params = Params(params);
-        let output = Output::of_stream(&params)?;
-        let speaker = Speaker::load(&state, &params).await?;
-        output.encoder(speaker.engine.profile().info.sample_rate_hz)?;
-        ws::open::<Speak>(state, id.clone(), Ok(upgrade), Opening { speaker, output })
-    };
-    opened.await.map_err(|error| Refusal { error, request: id })
+) -> Result<Response, ApiError> {
+    let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
+    let params = Params::new(params);
+    let output = Output::of_stream(&params)?;
+    let speaker = Speaker::load(&state, &params).await?;
+    output.encoder(speaker.engine.profile().info.sample_rate_hz)?;
+    let ignored = speaker.ignored(&params);
+    state.ignored_log().note(&ignored);
+    let mut response = ws::open::<Speak>(state, id, Ok(upgrade), Opening { speaker, output })?;
+    response.headers_mut().extend(ignored.headers());
+    Ok(response)
 }
 
 /// A message of the client.

@@ -174,6 +174,9 @@ pub(crate) struct SessionPatch {
     prompt: Option<Value>,
     truncation: Option<Value>,
     include: Option<Vec<String>>,
+    /// Whether it came in the shape of the beta.
+    #[serde(skip)]
+    pub(super) is_beta: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

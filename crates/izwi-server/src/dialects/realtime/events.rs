@@ -3,9 +3,11 @@
 //! Names and members are those of `openai.types.realtime` of the `openai` package for Python 3.54.
 
 use izwi_types::{bounded, excerpt};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::beta;
 use super::config::{ResponsePatch, SessionPatch};
 use crate::dto::transcription::DurationUsage;
 use crate::error::ApiError;
@@ -124,6 +126,15 @@ struct Head {
     event_id: Value,
 }
 
+/// Settings whose shape is not known yet.
+#[derive(Deserialize)]
+struct Raw {
+    #[serde(default)]
+    session: Value,
+    #[serde(default)]
+    response: Value,
+}
+
 #[derive(Deserialize)]
 struct UpdateFields {
     session: SessionPatch,
@@ -155,6 +166,11 @@ struct CancelFields {
     response_id: Option<String>,
 }
 
+/// Reads an object again, so that errors name its members by their paths.
+fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, ApiError> {
+    parse_json(value.to_string().as_bytes())
+}
+
 /// Reads base64 of audio.
 pub(super) fn audio_bytes(base64: &str) -> Result<Vec<u8>, Refusal> {
     let decoded = izwi_audio::decode::from_base64(base64, base64.len());
@@ -183,9 +199,29 @@ impl ClientEvent {
 }
 
 impl Event {
+    /// Reads `session.update`; `kind` is the type of the session where the event implies it.
+    fn update(text: &[u8], kind: Option<&str>) -> Result<Self, Refusal> {
+        let raw = parse_json::<Raw>(text)?.session;
+        let (mut session, is_beta) = beta::settings(raw, "session")?;
+        if let (Some(kind), Some(members)) = (kind, session.as_object_mut()) {
+            members.insert("type".to_owned(), kind.into());
+        }
+        let fields: UpdateFields = parse_value(&json!({"session": session}))?;
+        Ok(Self::Update(Box::new(SessionPatch { is_beta: is_beta || kind.is_some(), ..fields.session })))
+    }
+
+    fn create_response(text: &[u8]) -> Result<Self, Refusal> {
+        let raw = parse_json::<Raw>(text)?.response;
+        let (response, _) = beta::settings(raw, "response")?;
+        let fields: CreateResponseFields = parse_value(&json!({"response": response}))?;
+        Ok(Self::CreateResponse(Box::new(fields.response.unwrap_or_default())))
+    }
+
     fn parse(kind: &str, text: &[u8]) -> Result<Self, Refusal> {
         Ok(match kind {
-            "session.update" => Self::Update(Box::new(parse_json::<UpdateFields>(text)?.session)),
+            "session.update" => Self::update(text, None)?,
+            // Of the beta.
+            "transcription_session.update" => Self::update(text, Some("transcription"))?,
             "input_audio_buffer.append" => {
                 Self::Append(audio_bytes(&parse_json::<AppendFields>(text)?.audio)?)
             }
@@ -198,10 +234,7 @@ impl Event {
             "conversation.item.delete" => Self::DeleteItem(parse_json::<ItemIdFields>(text)?.item_id),
             "conversation.item.retrieve" => Self::RetrieveItem(parse_json::<ItemIdFields>(text)?.item_id),
             "conversation.item.truncate" => Self::TruncateItem(parse_json(text)?),
-            "response.create" => {
-                let response = parse_json::<CreateResponseFields>(text)?.response;
-                Self::CreateResponse(Box::new(response.unwrap_or_default()))
-            }
+            "response.create" => Self::create_response(text)?,
             "response.cancel" => Self::CancelResponse(parse_json::<CancelFields>(text)?.response_id),
             "output_audio_buffer.clear" => {
                 return Err(Refusal::unsupported("type", "output_audio_buffer.clear belongs to WebRTC"));

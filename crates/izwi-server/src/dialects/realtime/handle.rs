@@ -5,6 +5,7 @@ use std::time::Duration;
 use izwi_core::engine::Task;
 use izwi_types::excerpt;
 
+use super::beta;
 use super::config::{Kind, ResponseConfig, SessionPatch};
 use super::events::{Event, ItemFields, Refusal, ServerEvent, Truncation};
 use super::input::{Clip, InputBuffer, Limits};
@@ -124,6 +125,9 @@ impl Realtime {
         self.keep(models);
         self.config = config;
         self.configure_input()?;
+        if patch.is_beta {
+            out.translate(beta::event);
+        }
         emit(ServerEvent::SessionUpdated { session: self.view() }, out);
         Ok(())
     }

@@ -38,6 +38,8 @@ pub(super) enum Content {
     User(Vec<Part>),
     System(String),
     Assistant(Assistant),
+    /// An answer that the client tells: history of another session.
+    Told(String),
 }
 
 #[derive(Debug)]
@@ -140,7 +142,11 @@ impl Item {
             let message = format!("item.content has {} parts; it needs 1 to {MAX_PARTS}", parts.len());
             return Err(Refusal::invalid("item.content", message));
         }
-        let parts = parts.into_iter().map(|part| Part::create(part, format, max_chars));
+        let of_assistant = fields.role.as_deref() == Some("assistant");
+        let parts = parts.into_iter().map(|part| match of_assistant {
+            true => Part::tell(part, max_chars),
+            false => Part::create(part, format, max_chars),
+        });
         let content = match fields.role.as_deref() {
             Some("user") => Content::User(parts.collect::<Result<_, _>>()?),
             Some("system") => {
@@ -148,14 +154,14 @@ impl Item {
                 Content::System(texts?.join("\n"))
             }
             Some("assistant") => {
-                let what = "only the model makes assistant items";
-                return Err(Refusal::unsupported("item.role", what));
+                let texts: Result<Vec<String>, Refusal> = parts.map(|part| part?.into_text()).collect();
+                Content::Told(texts?.join("\n"))
             }
             other => {
                 let other = excerpt(other.unwrap_or("(none)"));
                 return Err(Refusal::invalid(
                     "item.role",
-                    format!("item.role is {other}; use user or system"),
+                    format!("item.role is {other}; use user, assistant or system"),
                 ));
             }
         };
@@ -168,6 +174,9 @@ impl Item {
             Content::User(parts) => ("user", State::Completed, parts.iter().map(Part::view).collect()),
             Content::System(text) => {
                 ("system", State::Completed, vec![json!({"type": "input_text", "text": text})])
+            }
+            Content::Told(text) => {
+                ("assistant", State::Completed, vec![json!({"type": "output_text", "text": text})])
             }
             Content::Assistant(answer) => {
                 let part = match (answer.modality, &answer.text) {
@@ -206,7 +215,7 @@ impl Item {
                     *source = Source::Dropped;
                 }
             }),
-            Content::System(_) => {}
+            Content::System(_) | Content::Told(_) => {}
             Content::Assistant(answer) => answer.produced = Produced::default(),
         }
     }
@@ -232,6 +241,23 @@ impl Part {
             }
             None => Err(missing("item.content.type")),
         }
+    }
+
+    /// Reads a part of an answer that the client tells: its text, or the transcript of its audio.
+    fn tell(fields: PartFields, max_chars: usize) -> Result<Self, Refusal> {
+        let (param, text) = match fields.kind.as_deref() {
+            Some("output_text" | "text") => ("item.content.text", fields.text),
+            Some("output_audio" | "audio") => ("item.content.transcript", fields.transcript),
+            other => {
+                let other = excerpt(other.unwrap_or("(none)"));
+                let what = format!("it is {other}; use output_text, or output_audio with its transcript");
+                return Err(Refusal::unsupported("item.content.type", &what));
+            }
+        };
+        let text =
+            text.ok_or_else(|| Refusal::invalid(param, format!("{param} is missing; it is required")))?;
+        check_text(param, &text, max_chars)?;
+        Ok(Self::Text(text))
     }
 
     fn into_text(self) -> Result<String, Refusal> {
@@ -365,6 +391,7 @@ impl Items {
             Content::Assistant(answer) => {
                 answer.state == State::InProgress || !answer.produced.emissions.is_empty()
             }
+            Content::Told(_) => true,
             Content::System(_) => false,
         };
         let last = self.items.iter().rev().find(said);
@@ -436,7 +463,7 @@ impl Items {
         let mut conversation = Conversation::new();
         // Positions and items up to the end of each answer.
         let mut ends: Vec<(usize, usize)> = Vec::new();
-        let mut system = Vec::new();
+        let (mut system, mut asked) = (Vec::new(), 0);
         for (index, item) in self.items.iter().enumerate().take(until) {
             match &item.content {
                 Content::System(text) => system.push(text.clone()),
@@ -444,11 +471,18 @@ impl Items {
                 Content::User(parts) => {
                     let messages: Vec<Message> = parts.iter().filter_map(Part::message).collect();
                     if !messages.is_empty() {
+                        asked += messages.iter().map(positions).sum::<usize>();
                         conversation.ask(messages);
                     }
                 }
+                Content::Told(text) => {
+                    let positions = std::mem::take(&mut asked) + positions_of_text(text);
+                    ends.push((ends.last().map_or(0, |(end, _)| *end) + positions, index + 1));
+                    conversation.tell(text, positions);
+                }
                 Content::Assistant(answer) => {
                     if conversation.is_asked() && !answer.produced.emissions.is_empty() {
+                        asked = 0;
                         let prompt = ends.last().map_or(0, |(end, _)| *end) + answer.prompt_tokens;
                         ends.push((prompt + answer.produced.emissions.len(), index + 1));
                         conversation.answer(answer.produced.emissions.clone(), prompt);
@@ -483,6 +517,19 @@ impl Part {
     }
 }
 
+/// About how many positions of a model's context a text takes, with the marks around its turn.
+fn positions_of_text(text: &str) -> usize {
+    8 + text.len().div_ceil(3)
+}
+
+/// About how many positions of a model's context a message takes, before a model has told it.
+fn positions(message: &Message) -> usize {
+    match message {
+        Message::Text(text) => positions_of_text(text),
+        Message::Recording(samples) => 8 + samples.len() / 1_000,
+    }
+}
+
 fn not_found(param: &str, id: &str) -> Refusal {
     let message = format!("there is no item '{}', or it is forgotten", excerpt(id));
     Refusal::coded("item_not_found", Some(param), message)
@@ -499,6 +546,7 @@ mod tests {
     use izwi_core::engine::{Emission, Turn};
 
     use super::*;
+    use crate::turns::PcmEncoding;
 
     const LIMITS: ConversationLimits = ConversationLimits { turns: 4, positions: 1_000 };
 
@@ -532,6 +580,7 @@ mod tests {
         let length = |turn: &Turn| match turn {
             Turn::User(messages) => messages.len(),
             Turn::Model(emissions) => emissions.len(),
+            Turn::Told(text) => text.len(),
         };
         context.conversation.turns().iter().map(length).collect()
     }
@@ -554,6 +603,50 @@ mod tests {
         items.remove("a1");
         assert_eq!(items.context("next", LIMITS).conversation.turns(), [said(&["u0", "u1", "u2"])]);
         assert_eq!(items.context("u2", LIMITS).conversation.turns(), [said(&["u0", "u1"])], "up to an item");
+    }
+
+    #[test]
+    fn answers_that_the_client_tells_are_history() {
+        let create = |item: Value| {
+            let fields = serde_json::from_value(item).unwrap();
+            let format = AudioFormat { encoding: PcmEncoding::S16Le, rate_hz: 24_000 };
+            Item::create(fields, "new".to_owned(), format, 100)
+        };
+        let told =
+            |content: Value| create(json!({"type": "message", "role": "assistant", "content": [content]}));
+        for part in [
+            json!({"type": "output_text", "text": "Hello."}),
+            json!({"type": "text", "text": "Hello."}),
+            json!({"type": "output_audio", "transcript": "Hello.", "audio": null}),
+        ] {
+            let item = told(part).unwrap();
+            let view = item.view();
+            assert_eq!((&view["role"], &view["status"]), (&json!("assistant"), &json!("completed")));
+            assert_eq!(view["content"], json!([{"type": "output_text", "text": "Hello."}]));
+        }
+        for (part, param) in [
+            (json!({"type": "input_text", "text": "a"}), "item.content.type"),
+            (json!({"type": "output_text"}), "item.content.text"),
+            (json!({"type": "output_audio", "audio": "AAAA"}), "item.content.transcript"),
+            (json!({"type": "output_text", "text": "a".repeat(101)}), "item.content.text"),
+        ] {
+            assert_eq!(told(part).unwrap_err().param.as_deref(), Some(param));
+        }
+        let mut items = Items::default();
+        let hello = told(json!({"type": "output_text", "text": "Hello."})).unwrap();
+        items.insert(Item { id: "t0".to_owned(), ..hello }, None).unwrap();
+        assert!(!items.is_asked());
+        items.push(user("u0"));
+        assert!(items.is_asked());
+        let context = items.context("next", LIMITS);
+        assert_eq!(
+            context.conversation.turns(),
+            [Turn::User(Vec::new()), Turn::Told("Hello.".into()), said(&["u0"])]
+        );
+        assert_eq!(context.end, positions_of_text("Hello."));
+        items.push(answer("a0"));
+        items.push(user("u1"));
+        assert_eq!(lengths(&items.context("next", LIMITS)), [0, 6, 1, 3, 1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The Realtime API of OpenAI (GA names) over WebSocket: `GET /v1/realtime`.
+//! The Realtime API of OpenAI (GA names) over WebSocket: `GET /v1/realtime`. Clients of its beta get the names of the beta.
 //!
 //! Choices of this server:
 //! - A session transcribes what is said (`?intent=transcription`, an ASR model, or `session.type` in the first
@@ -11,6 +11,7 @@
 //! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Tools, prompt templates
 //!   and WebRTC are refused.
 
+mod beta;
 mod config;
 mod events;
 mod generate;
@@ -22,6 +23,7 @@ mod session;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, State, WebSocketUpgrade};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use izwi_core::engine::RequestId;
 use serde::Deserialize;
@@ -45,6 +47,10 @@ pub(crate) struct Opening {
     model: Option<String>,
     /// `transcription` for a session that transcribes.
     intent: Option<String>,
+    /// Whether the client asks for the beta of the API.
+    #[serde(skip)]
+    #[param(ignore)]
+    is_beta: bool,
 }
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -65,7 +71,9 @@ async fn connect(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
     ApiQuery(opening): ApiQuery<Opening>,
+    headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
+    let opening = Opening { is_beta: beta::is_asked_for(&headers), ..opening };
     ws::open::<Realtime>(state, id, upgrade, opening)
 }

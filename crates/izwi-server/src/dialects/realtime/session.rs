@@ -10,12 +10,12 @@ use izwi_core::engine::{
 };
 use izwi_types::excerpt;
 
-use super::Opening;
 use super::config::{Kind, SessionConfig, Transcription};
 use super::events::{ClientEvent, ErrorBody, Event, Numbered, Refusal, ServerEvent};
 use super::input::InputBuffer;
 use super::items::{Context, Decoded, Items};
 use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
+use super::{Opening, beta};
 use crate::chunking::ChunkSizes;
 use crate::error::ApiError;
 use crate::registry::{ASR_ALIASES, Lease};
@@ -48,6 +48,8 @@ pub(crate) struct Realtime {
     /// The response that is generated, and why it was cancelled.
     pub(super) active: Option<(String, Option<CancelReason>)>,
     pub(super) is_closed: bool,
+    /// Whether the client asked for the beta of the API.
+    pub(super) is_beta: bool,
     /// Why the session cannot begin.
     pub(super) fatal: Option<Refusal>,
 }
@@ -128,6 +130,7 @@ impl Protocol for Realtime {
     type Opening = Opening;
 
     fn new(state: &AppState, _identity: Identity, opening: Opening) -> Self {
+        let is_beta = opening.is_beta;
         let (config, chat_model, fatal) = match opened(state, opening) {
             Ok((config, chat_model)) => (config, chat_model, None),
             Err(error) => (SessionConfig::realtime(), None, Some(error)),
@@ -148,11 +151,15 @@ impl Protocol for Realtime {
             asked: None,
             active: None,
             is_closed: fatal.is_some(),
+            is_beta,
             fatal,
         }
     }
 
     fn greet(&mut self, out: &mut Outbox) {
+        if self.is_beta {
+            out.translate(beta::event);
+        }
         match self.fatal.take() {
             Some(error) => refuse(&error, None, out),
             None => emit(ServerEvent::SessionCreated { session: self.view() }, out),

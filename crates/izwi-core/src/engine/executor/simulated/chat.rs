@@ -27,6 +27,10 @@ pub(super) fn prompt(turns: &[Turn]) -> (Vec<u64>, usize) {
                 prompt.push(MODEL);
                 prompt.extend(emissions.iter().map(key));
             }
+            Turn::Told(text) => {
+                prompt.push(MODEL);
+                prompt.extend(text.bytes().map(u64::from));
+            }
         }
         last = prompt.len() - start;
     }

@@ -73,6 +73,10 @@ impl RequestPreparer for SimulatedPreparer {
             {
                 open_text::prepare(&input.text, input.has_more_text, input.seed)?
             }
+            Input::Speak(input) if !self.autoregressive && !input.text.contains(char::is_alphanumeric) => {
+                let message = "nothing speakable remains of the text; write words";
+                return Err(InputError { param: "input", message: message.to_owned() });
+            }
             Input::Speak(input) => {
                 let trace = if self.clones_voices { voice_pack::trace(&self.model, input)? } else { 0 };
                 let prepared = self.prepare_text(&input.text, self.passes, 0, input.seed ^ trace);
