@@ -25,7 +25,7 @@ STORY = (
 # What the two recordings have in every transcript.
 FIRST_WORDS, SECOND_WORDS = ["not", "young man"], ["amiable", "himself"]
 # Minutes of speech: what is left of it when somebody interrupts is not generated.
-BOOK = STORY * 12
+BOOK = f"{STORY} " * 12
 
 
 def passed(what: str) -> None:

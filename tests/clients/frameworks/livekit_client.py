@@ -2,9 +2,9 @@
 
 usage: livekit_client.py BASE_URL FIRST SECOND [PART]
 
-PART is openai, elevenlabs, deepgram or realtime, else all run. The server has an English TTS model, an ASR model and a chat model. FIRST
-and SECOND are WAV files of what a user says: "He was not an ill-disposed young man" and "He might even have been made amiable
-himself". Exits with a traceback at the first deviation; prints one line for each check that passed.
+PART is openai, elevenlabs, deepgram or realtime, else all run. The server has an English TTS model, an ASR model and a chat
+model. FIRST and SECOND are WAV files of what a user says: "He was not an ill-disposed young man" and "He might even have been
+made amiable himself". Exits with a traceback at the first deviation; prints one line for each check that passed.
 """
 
 import asyncio
