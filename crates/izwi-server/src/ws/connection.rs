@@ -224,7 +224,7 @@ impl Connection {
             self.writer.close(*code, excerpt(reason));
             record::closed(*code);
             self.close_by = Some(Instant::now() + CLOSE_TIMEOUT);
-            tracing::debug!(session = %self.id, code, reason, "session closed");
+            tracing::debug!(session = %self.id, code, %reason, "session closed");
         }
         let sent = self.writer.finish(outbox).await;
         let by = *self.close_by.get_or_insert_with(Instant::now);
