@@ -1,7 +1,7 @@
 //! From a client's speech options to the engine's request and its first chunk. HTTP and WebSocket share it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
@@ -10,6 +10,7 @@ use izwi_core::engine::{
 };
 use izwi_types::{excerpt, languages};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};

@@ -206,8 +206,9 @@ impl Event {
         if let (Some(kind), Some(members)) = (kind, session.as_object_mut()) {
             members.insert("type".to_owned(), kind.into());
         }
-        let fields: UpdateFields = parse_value(&json!({"session": session}))?;
-        Ok(Self::Update(Box::new(SessionPatch { is_beta: is_beta || kind.is_some(), ..fields.session })))
+        let mut patch = parse_value::<UpdateFields>(&json!({"session": session}))?.session;
+        patch.is_beta = is_beta || kind.is_some();
+        Ok(Self::Update(Box::new(patch)))
     }
 
     fn create_response(text: &[u8]) -> Result<Self, Refusal> {
