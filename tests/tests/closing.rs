@@ -40,13 +40,8 @@ impl RawSocket {
         Ok(Self(stream))
     }
 
-    /// Sends a short frame, masked as clients must.
     async fn send(&mut self, opcode: u8, payload: &[u8]) -> Result<()> {
-        let mask = [1, 2, 3, 4];
-        let masked = payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask);
-        let head = [0x80 | opcode, 0x80 | u8::try_from(payload.len())?];
-        let frame: Vec<u8> = head.into_iter().chain(mask).chain(masked).collect();
-        Ok(guarded(self.0.write_all(&frame)).await??)
+        Ok(guarded(self.0.write_all(&masked(opcode, payload)?)).await??)
     }
 
     /// The next frame: its opcode and its payload.
@@ -86,12 +81,25 @@ impl RawSocket {
     }
 }
 
+/// A short frame, masked as clients must.
+fn masked(opcode: u8, payload: &[u8]) -> Result<Vec<u8>> {
+    let mask = [1, 2, 3, 4];
+    let masked = payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask);
+    let head = [0x80 | opcode, 0x80 | u8::try_from(payload.len())?];
+    Ok(head.into_iter().chain(mask).chain(masked).collect())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_close_frame_is_answered_on_every_route() -> Result<()> {
     let speaker = Setup::units("closing-units").start().await?;
     let listener = Setup::listener("closing-listener").start().await?;
+    let converser = Setup::converser("closing-converser").start().await?;
     for route in ROUTES {
-        let server = if route.contains("listen") { &listener } else { &speaker };
+        let server = match route {
+            _ if route.contains("listen") => &listener,
+            _ if route.contains("realtime") || route.contains("chat") => &converser,
+            _ => &speaker,
+        };
         for code in [1000, 1001, 4321] {
             let context = || format!("{route}, {code}");
             let mut socket = RawSocket::open(server, route).await?;
@@ -100,8 +108,25 @@ async fn a_close_frame_is_answered_on_every_route() -> Result<()> {
             socket.ended().await.with_context(context)?;
         }
     }
-    speaker.assert_no_sessions().await?;
-    listener.assert_no_sessions().await
+    for server in [speaker, listener, converser] {
+        server.assert_no_sessions().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_frame_behind_messages_whose_answers_wait_is_answered() -> Result<()> {
+    let server = Setup::units("closing-answers").start().await?;
+    for _ in 0..20 {
+        let mut socket = RawSocket::open(&server, ROUTES[0]).await?;
+        let ping = masked(TEXT, br#"{"type":"ping"}"#)?;
+        let close = masked(CLOSE, &1000u16.to_be_bytes())?;
+        let burst = [ping.repeat(4), close].concat();
+        guarded(socket.0.write_all(&burst)).await??;
+        ensure!(socket.close_code().await? == 1000);
+        socket.ended().await?;
+    }
+    server.assert_no_sessions().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +134,7 @@ async fn a_session_that_is_closed_while_it_speaks_answers_too() -> Result<()> {
     let mut setup = Setup::units("closing-speaks");
     setup.model.samples_per_token = 2_400;
     let server = setup.start().await?;
-    let speak = r#"{"type":"speak","text":"One. Two. Three. Four. Five. Six. Seven. Eight."}"#;
+    let speak = r#"{"type":"speak","text":"One. Two. Three. Four. Five. Six."}"#;
     let mut socket = RawSocket::open(&server, ROUTES[0]).await?;
     socket.send(TEXT, speak.as_bytes()).await?;
     socket.frame().await?;

@@ -204,8 +204,8 @@ impl Connection {
     /// Answers the close frame of a peer that closed the session; gives up on one that does not read.
     pub(super) async fn leave(&mut self) {
         if self.is_closed_by_peer {
-            // The socket has queued the answer. A peer that has left meanwhile needs none.
-            drop(tokio::time::timeout(CLOSE_TIMEOUT, self.writer.flush()).await);
+            // A peer that has left meanwhile needs none.
+            drop(tokio::time::timeout(CLOSE_TIMEOUT, self.writer.answer_close()).await);
         }
     }
 

@@ -464,10 +464,13 @@ impl<P: Protocol> Driver<P> {
                 Err(error) => self.error(&error),
             }
         }
-        if self.generations.is_empty() && self.protocol.is_over() {
+        let is_refused = self.protocol.is_refused();
+        if (self.generations.is_empty() || is_refused) && self.protocol.is_over() {
+            // What runs in a session that is refused is not heard.
+            self.generations.clear();
             self.protocol.write_done(&mut self.outbox);
             self.closing = Some(match &self.line {
-                _ if self.protocol.is_refused() => (close_code::POLICY, mem::take(&mut self.last_error).into()),
+                _ if is_refused => (close_code::POLICY, mem::take(&mut self.last_error).into()),
                 Line::Attached(connection) => connection.closing_when_done(),
                 Line::Detached(_) | Line::HandedOver if self.is_drained => (close_code::AWAY, "done".into()),
                 Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done".into()),
