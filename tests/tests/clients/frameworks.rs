@@ -50,7 +50,7 @@ async fn start() -> Result<TestServer> {
 fn sentences() -> Result<[String; 2]> {
     let path = |number: &str| {
         let path = root().join(format!("assets/speech/sense_and_sensibility_01_austen_64kb-{number}.wav"));
-        Ok(path.to_str().context("the path is not UTF-8")?.to_owned())
+        anyhow::Ok(path.to_str().context("the path is not UTF-8")?.to_owned())
     };
     Ok([path("0880")?, path("0930")?])
 }
