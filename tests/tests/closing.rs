@@ -57,14 +57,19 @@ impl RawSocket {
         Ok((opcode, payload))
     }
 
-    /// The code of the close frame behind other frames.
-    async fn close_code(&mut self) -> Result<u16> {
+    /// The code and the reason of the close frame behind other frames.
+    async fn close(&mut self) -> Result<(u16, String)> {
         loop {
             let (opcode, payload) = self.frame().await?;
             if opcode == CLOSE {
-                return Ok(u16::from_be_bytes(*payload.first_chunk().context("a close frame has a code")?));
+                let (code, reason) = payload.split_first_chunk().context("a close frame has a code")?;
+                return Ok((u16::from_be_bytes(*code), String::from_utf8(reason.to_vec())?));
             }
         }
+    }
+
+    async fn close_code(&mut self) -> Result<u16> {
+        Ok(self.close().await?.0)
     }
 
     /// Checks that the server ends the connection with nothing more.
@@ -162,6 +167,26 @@ async fn the_server_closes_with_a_code_and_waits_for_the_answer() -> Result<()> 
         socket.send(opcode, payload).await?;
         let closed = socket.close_code().await?;
         ensure!(closed == code, "a frame of opcode {opcode} closes with {closed}");
+    }
+    server.assert_no_sessions().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_session_closes_with_the_message_as_the_reason() -> Result<()> {
+    let server = Setup::units("closing-refused").start().await?;
+    let long = "x".repeat(60);
+    for (route, message, part) in [
+        ("/v1/realtime?model=nobody", None, "'nobody'"),
+        (&format!("/v1/realtime?model={long}"), None, "xxxx"),
+        ("/v1/realtime?intent=nobody", None, "'nobody'"),
+        (ROUTES[4], Some(r#"{"text":7}"#), "text"),
+    ] {
+        let mut socket = RawSocket::open(&server, route).await?;
+        if let Some(message) = message {
+            socket.send(TEXT, message.as_bytes()).await?;
+        }
+        let (code, reason) = socket.close().await.with_context(|| route.to_owned())?;
+        ensure!(code == 1008 && reason.contains(part) && reason.len() <= 123, "{route}: {code} {reason}");
     }
     server.assert_no_sessions().await
 }

@@ -33,13 +33,19 @@ pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     steps.run("build tests", build.args(alsa::features()))?;
     let izwi = built_izwi()?;
     pull_with(root, steps, &izwi)?;
-    venv::make(root, steps, venv::CLIENTS)?;
-    node::make(root, steps)?;
-    chromium::make(steps)?;
+    clients(root, steps)?;
     balancers::make(steps)?;
     docs::check_with(root, steps, &izwi)?;
     let mut doc_tests = tests(root, &["test", "--doc", "--workspace"]);
     steps.run("doc tests", doc_tests.args(alsa::features()))
+}
+
+/// Installs the published clients.
+fn clients(root: &Path, steps: &mut Steps) -> Result<()> {
+    let python = venv::make(root, steps, venv::CLIENTS)?;
+    venv::download_wheel(root, steps, &python)?;
+    node::make(root, steps)?;
+    chromium::make(steps)
 }
 
 /// Runs all tests after [`prepare`].
@@ -57,9 +63,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
         pull(root, steps)?;
     }
     if selects(RUNS_CLIENTS) {
-        venv::make(root, steps, venv::CLIENTS)?;
-        node::make(root, steps)?;
-        chromium::make(steps)?;
+        clients(root, steps)?;
     }
     if selects(RUNS_BALANCERS) {
         balancers::make(steps)?;

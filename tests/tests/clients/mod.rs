@@ -4,6 +4,7 @@
 mod deepgram;
 mod elevenlabs;
 mod formats;
+mod frameworks;
 mod openai;
 mod openai_node;
 mod packages;

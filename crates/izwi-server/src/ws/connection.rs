@@ -1,6 +1,7 @@
 //! One connection of a session: its socket and its clocks: idle timeout, keep-alive pings, size limit, close. Knows no
 //! protocol.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, close_code};
@@ -25,11 +26,14 @@ const MAX_QUEUED_BYTES: usize = 256 << 10;
 /// How long a peer may take to answer a close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Bytes of a reason: a close frame holds 125, two of which are the code.
+const MAX_REASON: usize = 123;
+
 /// The codes of a peer whose frames cannot be read any more.
 const UNREADABLE: [u16; 3] = [close_code::PROTOCOL, close_code::INVALID, close_code::SIZE];
 
 /// Close code and reason.
-pub(super) type Closing = (u16, &'static str);
+pub(super) type Closing = (u16, Cow<'static, str>);
 
 /// What happened on the connection.
 pub(super) enum Signal {
@@ -113,7 +117,7 @@ impl Connection {
 
     /// How a session closes that is done.
     pub(super) fn closing_when_done(&self) -> Closing {
-        (if self.is_draining { close_code::AWAY } else { close_code::NORMAL }, "done")
+        (if self.is_draining { close_code::AWAY } else { close_code::NORMAL }, "done".into())
     }
 
     /// Sends queued messages and waits for the next signal. It reads only if `may_read`, and may idle only for
@@ -140,7 +144,7 @@ impl Connection {
             }
             Event::Idle => {
                 let error = ApiError::IdleTimeout(idle_timeout.unwrap_or_default());
-                Signal::Failed(error, (close_code::POLICY, "idle"))
+                Signal::Failed(error, (close_code::POLICY, "idle".into()))
             }
             Event::Draining => {
                 self.is_draining = true;
@@ -212,15 +216,15 @@ impl Connection {
 
     /// Sends the queued messages and closes; gives up on a peer that does not read or answer. Returns `Closed` once the
     /// peer has answered. Cancel-safe.
-    pub(super) async fn close(&mut self, outbox: &mut Outbox, (code, reason): Closing) -> Signal {
+    pub(super) async fn close(&mut self, outbox: &mut Outbox, (code, reason): &Closing) -> Signal {
         if self.close_by.is_none() {
             if self.writer.finish(outbox).await.is_err() {
                 return Signal::Lost;
             }
-            self.writer.close(code, reason);
-            record::closed(code);
+            self.writer.close(*code, excerpt(reason));
+            record::closed(*code);
             self.close_by = Some(Instant::now() + CLOSE_TIMEOUT);
-            tracing::debug!(session = %self.id, code, reason, "session closed");
+            tracing::debug!(session = %self.id, code, %reason, "session closed");
         }
         let sent = self.writer.finish(outbox).await;
         let by = *self.close_by.get_or_insert_with(Instant::now);
@@ -233,7 +237,7 @@ impl Connection {
                 match self.incoming.next().await {
                     Some(Ok(Message::Close(_))) => return Signal::Closed,
                     Some(Ok(_)) => {}
-                    Some(Err(_)) | None if UNREADABLE.contains(&code) => std::future::pending().await,
+                    Some(Err(_)) | None if UNREADABLE.contains(code) => std::future::pending().await,
                     Some(Err(_)) | None => return Signal::Lost,
                 }
             }
@@ -242,15 +246,20 @@ impl Connection {
     }
 }
 
+/// As much of a reason as fits into a close frame.
+fn excerpt(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(MAX_REASON)]
+}
+
 /// How to close behind an error of the peer. The library's type for it is not part of axum's interface.
 fn closing_for(error: &axum::Error) -> Closing {
     let error = error.to_string();
     if error.starts_with("UTF-8") {
-        (close_code::INVALID, "not UTF-8")
+        (close_code::INVALID, "not UTF-8".into())
     } else if error.starts_with("Space limit") {
-        (close_code::SIZE, "message too large")
+        (close_code::SIZE, "message too large".into())
     } else {
-        (close_code::PROTOCOL, "protocol error")
+        (close_code::PROTOCOL, "protocol error".into())
     }
 }
 

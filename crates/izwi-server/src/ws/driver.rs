@@ -12,6 +12,7 @@
 //! - A session whose connection is lost goes on until its outbox is full, and waits for a new connection until its window
 //!   ends. A client that closes the session ends it.
 
+use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -103,6 +104,8 @@ struct Driver<P: Protocol> {
     resume: Option<Resume>,
     /// How the session closes, once it is over.
     closing: Option<Closing>,
+    /// The error that was told last: why a session is refused.
+    last_error: String,
 }
 
 /// Serves one session until it is done or fails, or the client has gone for good.
@@ -139,8 +142,11 @@ pub(super) async fn run<P: Protocol>(
         turn: 0,
         resume: None,
         closing: None,
+        last_error: String::new(),
     };
-    driver.protocol.greet(&mut driver.outbox);
+    if let Err(told) = driver.protocol.greet(&mut driver.outbox) {
+        driver.last_error = told;
+    }
     driver.serve().await;
     driver.end_handovers();
 }
@@ -186,7 +192,7 @@ impl<P: Protocol> Driver<P> {
             false => self.protocol.idle_timeout(config.idle_timeout),
         };
         let idle_timeout = may_idle.then_some(idle_timeout);
-        let (line, outbox, closing) = (&mut self.line, &mut self.outbox, self.closing);
+        let (line, outbox, closing) = (&mut self.line, &mut self.outbox, self.closing.as_ref());
         let (draining, is_drained) = (&mut self.draining, self.is_drained);
         let at_line = async {
             match (line, closing) {
@@ -249,7 +255,7 @@ impl<P: Protocol> Driver<P> {
                 let frame = P::parse(message);
                 if self.only_resumes && !frame.as_ref().is_ok_and(P::is_resume) {
                     self.error(&ApiError::Draining);
-                    return ControlFlow::Break(Some((close_code::AWAY, "draining")));
+                    return ControlFlow::Break(Some((close_code::AWAY, "draining".into())));
                 }
                 let outcome = frame.and_then(|frame| self.accept(frame));
                 self.report(outcome);
@@ -280,7 +286,7 @@ impl<P: Protocol> Driver<P> {
     /// Waits for the client to come back, if it may.
     fn detach(&mut self) -> Flow {
         let may_return =
-            self.closing.is_none_or(|(code, _)| matches!(code, close_code::NORMAL | close_code::AWAY));
+            self.closing.as_ref().is_none_or(|(code, _)| matches!(*code, close_code::NORMAL | close_code::AWAY));
         if !may_return || self.only_resumes || !self.outbox.is_resumable() || self.is_given_up() {
             return ControlFlow::Break(None);
         }
@@ -325,7 +331,7 @@ impl<P: Protocol> Driver<P> {
         self.line = Line::Attached(connection);
         self.error(&error);
         match error {
-            ApiError::ResumeRefused => ControlFlow::Break(Some((close_code::POLICY, "resume refused"))),
+            ApiError::ResumeRefused => ControlFlow::Break(Some((close_code::POLICY, "resume refused".into()))),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -347,6 +353,7 @@ impl<P: Protocol> Driver<P> {
 
     fn error(&mut self, error: &ApiError) {
         error.count();
+        self.last_error = error.to_string();
         self.protocol.write_error(error, &mut self.outbox);
     }
 
@@ -354,6 +361,7 @@ impl<P: Protocol> Driver<P> {
     fn failure(&mut self, at: usize, error: &ApiError) {
         let Some(generation) = self.generations.get_mut(at) else { return self.error(error) };
         error.count();
+        self.last_error = error.to_string();
         self.protocol.write_failure(&mut generation.reply, error, &mut self.outbox);
     }
 
@@ -456,16 +464,16 @@ impl<P: Protocol> Driver<P> {
                 Err(error) => self.error(&error),
             }
         }
-        let is_refused = self.protocol.close_code() != close_code::NORMAL;
+        let is_refused = self.protocol.is_refused();
         if (self.generations.is_empty() || is_refused) && self.protocol.is_over() {
             // What runs in a session that is refused is not heard.
             self.generations.clear();
             self.protocol.write_done(&mut self.outbox);
             self.closing = Some(match &self.line {
-                _ if is_refused => (self.protocol.close_code(), "refused"),
+                _ if is_refused => (close_code::POLICY, mem::take(&mut self.last_error).into()),
                 Line::Attached(connection) => connection.closing_when_done(),
-                Line::Detached(_) | Line::HandedOver if self.is_drained => (close_code::AWAY, "done"),
-                Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done"),
+                Line::Detached(_) | Line::HandedOver if self.is_drained => (close_code::AWAY, "done".into()),
+                Line::Detached(_) | Line::HandedOver => (close_code::NORMAL, "done".into()),
             });
         }
     }
@@ -513,7 +521,7 @@ impl<P: Protocol> Driver<P> {
                 self.protocol.drop_queued();
                 ControlFlow::Continue(())
             }
-            ApiError::ModelUnavailable(_) => ControlFlow::Break(Some((close_code::ERROR, "engine ended"))),
+            ApiError::ModelUnavailable(_) => ControlFlow::Break(Some((close_code::ERROR, "engine ended".into()))),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -523,14 +531,14 @@ impl<P: Protocol> Driver<P> {
         let stream = self.generations.get_mut(at).and_then(Generation::streaming);
         let (Some(mut chunk), Some((reply, stream))) = (chunk, stream) else {
             self.error(&ApiError::CutOff);
-            return ControlFlow::Break(Some((close_code::POLICY, "cut off")));
+            return ControlFlow::Break(Some((close_code::POLICY, "cut off".into())));
         };
         let stats = chunk.stats.take().filter(|_| chunk.is_final);
         let (request, is_interrupted) = (stream.request.clone(), stream.is_interrupted);
         let sample_rate_hz = chunk.sample_rate;
         if !is_interrupted && let Err(error) = self.protocol.deliver(reply, chunk, &mut self.outbox) {
             self.error(&ApiError::internal(&error.to_string(), &request));
-            return ControlFlow::Break(Some((close_code::ERROR, "encoder failed")));
+            return ControlFlow::Break(Some((close_code::ERROR, "encoder failed".into())));
         }
         if let Some(stats) = stats {
             let failure = match (stats.finish_reason, &stats.error) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::{Utf8Bytes, close_code};
+use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
@@ -124,7 +124,12 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
 
     /// Writes the frames that greet a client, if it is greeted before its first frame.
-    fn greet(&mut self, _out: &mut Outbox) {}
+    ///
+    /// # Errors
+    /// The error that was written, if the session is refused.
+    fn greet(&mut self, _out: &mut Outbox) -> Result<(), String> {
+        Ok(())
+    }
 
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
@@ -201,8 +206,8 @@ pub(crate) trait Protocol: Sized + Send + 'static {
         configured
     }
 
-    /// The code with which a session that is over closes.
-    fn close_code(&self) -> u16 {
-        close_code::NORMAL
+    /// Whether a session that is over was refused: it closes with 1008, and with the error that was told last.
+    fn is_refused(&self) -> bool {
+        false
     }
 }

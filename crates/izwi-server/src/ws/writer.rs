@@ -45,7 +45,7 @@ impl Writer {
         self.staged.push_back(Message::Ping(Bytes::new()));
     }
 
-    pub(super) fn close(&mut self, code: u16, reason: &'static str) {
+    pub(super) fn close(&mut self, code: u16, reason: &str) {
         self.staged.push_back(Message::Close(Some(CloseFrame { code, reason: reason.into() })));
     }
 

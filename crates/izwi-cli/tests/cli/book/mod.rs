@@ -58,13 +58,17 @@ pages! {
     elevenlabs: "docs/elevenlabs.md" => [];
     home_assistant: "docs/home-assistant.md" => ["samples"];
     installation: "docs/installation.md" => [];
+    livekit: "docs/livekit.md" => ["axi waits outside"];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
     obs: "docs/obs.md" => [];
     ollama: "docs/ollama.md" => ["samples of speech"];
     openai: "docs/openai.md" => ["Hello"];
+    open_webui: "docs/open-webui.md" => ["axi waits outside"];
+    openai_agents: "docs/openai-agents.md" => ["fellow Americans", "audio"];
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
+    pipecat: "docs/pipecat.md" => ["axi waits outside"];
     planning: "docs/planning.md" => ["10000 listeners of hibari", "SESSIONS", "large"];
     quick_start: "docs/quick-start.md" => ["Nothing that you say here leaves your desk."];
     replicas_page: "docs/replicas.md" => ["x-izwi-instance: izwi-0"];
@@ -74,6 +78,7 @@ pages! {
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
+    sillytavern: "docs/sillytavern.md" => ["ell met"];
     speaking: "docs/speaking.md" => [
         "markup has no effect and is not spoken: <speak> <break time=\"1s\"/> </speak>",
         "cannot pronounce '你好'",
@@ -253,7 +258,7 @@ struct Tools {
 impl Tools {
     fn find() -> Self {
         let python = repository().join("target/venv/bin/python").to_string_lossy().into_owned();
-        let has_clients = succeeds(&python, &["-c", "import deepgram, elevenlabs, openai, websockets"]);
+        let has_clients = succeeds(&python, &["-c", "import agents, deepgram, elevenlabs, litellm, livekit, openai, pipecat, websockets"]);
         Self {
             python: has_clients.then_some(python),
             has_node: succeeds(

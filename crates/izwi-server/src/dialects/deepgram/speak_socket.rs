@@ -142,7 +142,7 @@ impl Protocol for Speak {
         }
     }
 
-    fn greet(&mut self, out: &mut Outbox) {
+    fn greet(&mut self, out: &mut Outbox) -> Result<(), String> {
         let model = self.speaker.model();
         out.frame(&Answer::Metadata {
             request_id: self.id.as_str(),
@@ -150,6 +150,7 @@ impl Protocol for Speak {
             model_version: env!("CARGO_PKG_VERSION"),
             model_uuid: model,
         });
+        Ok(())
     }
 
     fn parse(message: ClientMessage) -> Result<Frame, ApiError> {

@@ -339,8 +339,8 @@ impl Protocol for Stream {
         }
     }
 
-    fn close_code(&self) -> u16 {
-        if self.has_failed { close_code::POLICY } else { close_code::NORMAL }
+    fn is_refused(&self) -> bool {
+        self.has_failed
     }
 }
 

@@ -156,14 +156,16 @@ impl Protocol for Realtime {
         }
     }
 
-    fn greet(&mut self, out: &mut Outbox) {
+    fn greet(&mut self, out: &mut Outbox) -> Result<(), String> {
         if self.is_beta {
             out.translate(beta::event);
         }
-        match self.fatal.take() {
-            Some(error) => refuse(&error, None, out),
-            None => emit(ServerEvent::SessionCreated { session: self.view() }, out),
+        if let Some(error) = &self.fatal {
+            refuse(error, None, out);
+            return Err(error.message.clone());
         }
+        emit(ServerEvent::SessionCreated { session: self.view() }, out);
+        Ok(())
     }
 
     fn parse(message: ClientMessage) -> Result<ClientEvent, ApiError> {
@@ -301,6 +303,10 @@ impl Protocol for Realtime {
 
     fn close_input(&mut self) {
         self.is_closed = true;
+    }
+
+    fn is_refused(&self) -> bool {
+        self.fatal.is_some()
     }
 
     fn is_over(&self) -> bool {
