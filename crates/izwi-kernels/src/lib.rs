@@ -2,6 +2,12 @@
 //!
 //! Knows no tensor, no layer and no model.
 #![allow(unsafe_code, reason = "vector instructions and disjoint writes of parallel tasks")]
+#![allow(
+    clippy::manual_map,
+    clippy::manual_unwrap_or,
+    clippy::needless_range_loop,
+    reason = "kernels have loops over indices: closures and adaptors may be compiled as functions of their own"
+)]
 #![allow(unsafe_op_in_unsafe_fn, reason = "the whole body of a kernel is under the contract of `Isa`")]
 
 mod arch;

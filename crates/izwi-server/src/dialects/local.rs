@@ -206,7 +206,7 @@ impl Captions {
                 Err(cut) => return Some(Err(cut)),
             };
             match self.take(&chunk) {
-                Ok(audio) if audio.is_empty() && !(chunk.is_final && !self.words.is_empty()) => {}
+                Ok(audio) if audio.is_empty() && (!chunk.is_final || self.words.is_empty()) => {}
                 Ok(audio) => return Some(Ok((audio, self.words.drain(..).collect()))),
                 Err(cut) => {
                     self.chunks.stop();

@@ -559,7 +559,8 @@ impl<P: Protocol> Driver<P> {
             if let Some(generation) = self.generations.get(at) {
                 record::generated(&generation.engine, &stats, reason);
             }
-            self.end(at, Outcome::Finished(Finish { reason, stats, is_interrupted, sample_rate_hz }));
+            let finish = Finish { reason, stats, is_interrupted, sample_rate_hz };
+            self.end(at, Outcome::Finished(Box::new(finish)));
         }
         ControlFlow::Continue(())
     }

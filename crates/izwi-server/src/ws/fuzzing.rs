@@ -280,7 +280,7 @@ impl<P: Protocol> Session<P> {
             is_interrupted: generation.is_interrupted,
             sample_rate_hz: generation.sample_rate,
         };
-        self.protocol.end(generation.reply, Outcome::Finished(finish), &mut self.outbox);
+        self.protocol.end(generation.reply, Outcome::Finished(Box::new(finish)), &mut self.outbox);
     }
 
     fn send(&mut self) {

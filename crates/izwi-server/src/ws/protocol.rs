@@ -71,7 +71,7 @@ pub(crate) struct Job<P: Protocol> {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The engine sent its last chunk.
-    Finished(Finish),
+    Finished(Box<Finish>),
     /// The client interrupted it before the first chunk.
     Cancelled,
     /// It failed before the first chunk. [`Protocol::write_failure`] has been called.

@@ -571,6 +571,9 @@ mod tests {
     use izwi_core::engine::{Emission, Turn};
 
     use super::*;
+    use crate::config::ServerConfig;
+    use crate::metrics::Recorder;
+    use crate::registry::{Registry, RegistryConfig};
     use crate::turns::PcmEncoding;
 
     const LIMITS: ConversationLimits = ConversationLimits { turns: 4, positions: 1_000 };
@@ -630,12 +633,15 @@ mod tests {
         assert_eq!(items.context("u2", LIMITS).conversation.turns(), [said(&["u0", "u1"])], "up to an item");
     }
 
-    #[test]
-    fn answers_that_the_client_tells_are_history() {
+    #[tokio::test]
+    async fn answers_that_the_client_tells_are_history() {
+        let config = ServerConfig { max_input_chars: 100, ..ServerConfig::default() };
+        let registry = Registry::new(RegistryConfig::new("m"));
+        let state = AppState::new(config, registry, Recorder::install().unwrap(), None);
         let create = |item: Value| {
             let fields = serde_json::from_value(item).unwrap();
             let format = AudioFormat { encoding: PcmEncoding::S16Le, rate_hz: 24_000 };
-            Item::create(fields, "new".to_owned(), format, 100)
+            Item::create(fields, "new".to_owned(), format, &state)
         };
         let told =
             |content: Value| create(json!({"type": "message", "role": "assistant", "content": [content]}));
