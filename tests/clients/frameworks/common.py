@@ -81,15 +81,20 @@ class Server:
 
     async def idle(self) -> None:
         """Waits until the server has nothing to do."""
-        health = lambda: json.loads(self._page("/health"))
-        await until("the server is idle", lambda: health()["requests_open"] == health()["sessions_open"] == 0)
+        await until("the server is idle", lambda: self._is_idle() and self._health()["sessions_open"] == 0)
+
+    def _is_idle(self) -> bool:
+        return self._health()["requests_open"] == 0
+
+    def _health(self) -> dict:
+        return json.loads(self._page("/health"))
 
     @contextlib.asynccontextmanager
     async def interruption(self):
-        """Waits, at its end, until the server has given up a generation that began within."""
+        """Waits, at its end, until the server has given up a generation that began within, or had finished it before."""
         before = self._given_up()
         yield
-        await until("the server gives up", lambda: self._given_up() > before)
+        await until("the server gives up", lambda: self._given_up() > before or self._is_idle())
 
     def _given_up(self) -> float:
         counts = re.findall(r"^izwi_aborts_total\{.*\} (\d+)$", self._page("/metrics"), re.MULTILINE)

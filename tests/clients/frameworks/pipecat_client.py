@@ -271,17 +271,18 @@ async def errors(server: Server, *_: str) -> None:
     ]:
         async with Run([tts]) as run:
             await run.worker.queue_frame(TTSSpeakFrame("Hello."))
-            await until(f"{name} fails", lambda: run.observer.errors)
-        told = list(run.observer.errors.values())
-        assert any("nobody" in error for error in told), told
+            # The reason of a close is in the log, and not in the frame of the error.
+            told = lambda: [*run.observer.errors.values(), *warnings]  # noqa: B023
+            await until(f"{name} tells the name", lambda: any("nobody" in error for error in told()))  # noqa: B023
+        warnings.clear()
     passed("an unknown name is told by every TTS service")
 
 
+warnings = []
 PARTS = [openai, deepgram, elevenlabs, elevenlabs_http, realtime, errors]
 
 
 async def main(url: str, first: str, second: str, *part: str) -> None:
-    warnings = []
     logger.remove()
     logger.add(warnings.append, level="WARNING")
     server = Server(url)
