@@ -7,9 +7,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use crate::arch::{Isa, IsaLevel, Kernel, LANES, dispatch};
+use crate::arch::IsaLevel;
 use crate::linear::{Rows, WeightSource, WeightType, Weights};
-use crate::measure::int8_peak;
+use crate::measure::{f32_peak, int8_peak};
 
 /// Inputs and outputs of the products: all weights fit the second-level cache of every processor.
 const SIZE: usize = 256;
@@ -18,12 +18,10 @@ const RUN_WORK: usize = 1 << 20;
 /// Time of all runs of a rate, and the fewest runs.
 const BUDGET: Duration = Duration::from_millis(50);
 const MIN_RUNS: usize = 3;
-/// Sums that are added to at once: as many as the registers hold, and more than an instruction takes cycles.
-const SUMS: usize = 5;
-/// As [`SUMS`] with more registers.
-const WIDE_SUMS: usize = 12;
 /// Rounds of [`int8_peak`] in a run.
 const INT8_ROUNDS: usize = 4_096;
+/// As [`INT8_ROUNDS`] of [`f32_peak`].
+const F32_ROUNDS: usize = 8_192;
 /// The part of what a product should reach below which it is far from it. What is measured below that has always been a
 /// fault of the build, never a busy machine.
 const FAR: f64 = 0.2;
@@ -78,7 +76,7 @@ impl KernelSpeeds {
     fn measure_here() -> Self {
         let level = IsaLevel::current();
         // The plain loop tells if the compiler made calls out of the instructions of the level.
-        let peak = best(multiply_add).max(best(plain_multiply_add));
+        let peak = best_rate(|| f32_peak(1, F32_ROUNDS)).max(best(plain_multiply_add));
         let int8_peak = best_rate(|| int8_peak(1, INT8_ROUNDS));
         // No value is exact in 16 bits, so that f32 stays f32.
         let values: Vec<f32> = (0..SIZE * SIZE).map(|at| 0.1 + (at % 251) as f32 * 1e-4).collect();
@@ -134,13 +132,6 @@ fn multiply(weights: &Weights, values: &[f32], rows: usize) -> usize {
     repeats * work
 }
 
-/// Multiply-adds with the vectors of the current level, operands in registers.
-fn multiply_add() -> usize {
-    let mut done = 0;
-    dispatch(MultiplyAdd { done: &mut done });
-    done
-}
-
 /// Multiply-adds that the compiler makes vectors of as it can.
 fn plain_multiply_add() -> usize {
     const WIDTH: usize = 32;
@@ -153,46 +144,6 @@ fn plain_multiply_add() -> usize {
     }
     black_box(sums);
     rounds * WIDTH
-}
-
-struct MultiplyAdd<'a> {
-    /// The number of multiply-adds.
-    done: &'a mut usize,
-}
-
-// SAFETY: accesses only its own arrays.
-unsafe impl Kernel for MultiplyAdd<'_> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(self) {
-        *self.done = if I::WIDE { add::<I, WIDE_SUMS>() } else { add::<I, SUMS>() };
-    }
-}
-
-/// Adds to `N` sums; the number of multiply-adds.
-///
-/// # Safety
-/// As [`Isa`].
-#[inline(always)]
-unsafe fn add<I: Isa, const N: usize>() -> usize {
-    // The compiler knows no value, so that it computes each sum by itself.
-    let values = black_box([[0.5f32; LANES]; N]);
-    let (factor, term) = (I::splat(black_box(0.5)), I::splat(black_box(0.25)));
-    let mut sums = [term; N];
-    for (sum, values) in sums.iter_mut().zip(&values) {
-        *sum = I::load(values.as_ptr());
-    }
-    let rounds = RUN_WORK / (N * LANES);
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = I::fma(*sum, factor, term);
-        }
-    }
-    let mut out = [[0f32; LANES]; N];
-    for (sum, out) in sums.iter().zip(&mut out) {
-        I::store(out.as_mut_ptr(), *sum);
-    }
-    black_box(out);
-    rounds * N * LANES
 }
 
 #[cfg(test)]

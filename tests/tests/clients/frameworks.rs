@@ -17,8 +17,12 @@ use super::{LISTENER, home, node, python, root};
 const CHAT_MODEL: &str = "simulated-converser";
 
 fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine> {
-    let config =
-        EngineCoreConfig { model: name.to_owned(), home: Some(home()), admission: false, ..Default::default() };
+    let config = EngineCoreConfig {
+        model: name.to_owned(),
+        home: Some(home()),
+        admission: false,
+        ..Default::default()
+    };
     if name != CHAT_MODEL {
         return Ok(Engine::sharing(config, arbiter)?);
     }

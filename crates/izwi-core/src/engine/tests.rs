@@ -1,6 +1,5 @@
 //! Preparation of requests: what a caller that leaves ends, and the device while a voice is cloned.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use izwi_audio::wav;
@@ -107,16 +106,16 @@ async fn recordings_that_are_decoded_keep_neither_a_voice_nor_others_from_the_de
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_voice_has_the_device_until_it_is_cloned_also_if_its_caller_leaves() {
     let (engine, other) = cloner().await;
-    let events = Arc::new(Mutex::new(Vec::new()));
+    let (events, mut told) = tokio::sync::mpsc::unbounded_channel();
     let (begun, begins) = oneshot::channel();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let cloning = tokio::spawn({
-        let events = Arc::clone(&events);
+        let events = events.clone();
         async move {
             let work = move |_: &RequestProcessor| {
                 begun.send(()).unwrap();
                 released.recv().unwrap();
-                events.lock().unwrap().push("a voice");
+                events.send("a voice").unwrap();
                 Ok(())
             };
             engine.clone_voice(Duration::from_secs(1), work).await
@@ -124,16 +123,13 @@ async fn a_voice_has_the_device_until_it_is_cloned_also_if_its_caller_leaves() {
     });
     begins.await.unwrap();
     cloning.abort();
-    let next = tokio::spawn({
-        let events = Arc::clone(&events);
-        async move {
-            let _turn = other.turn(TurnRequest::default()).await;
-            events.lock().unwrap().push("the next step");
-        }
+    let next = tokio::spawn(async move {
+        let _turn = other.turn(TurnRequest::default()).await;
+        events.send("the next step").unwrap();
     });
     // Long enough for a step that does not wait.
     tokio::time::sleep(Duration::from_millis(50)).await;
     release.send(()).unwrap();
     tokio::time::timeout(Duration::from_secs(60), next).await.unwrap().unwrap();
-    assert_eq!(*events.lock().unwrap(), ["a voice", "the next step"]);
+    assert_eq!([told.recv().await, told.recv().await], [Some("a voice"), Some("the next step")]);
 }

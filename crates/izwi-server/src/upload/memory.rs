@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use izwi_audio::pcm_input::RATE_HZ;
 use izwi_audio::wav;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::turns::RATE_HZ;
 
 /// Unit of the memory.
 const KIB: usize = 1 << 10;

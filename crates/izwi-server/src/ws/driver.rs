@@ -285,8 +285,10 @@ impl<P: Protocol> Driver<P> {
 
     /// Waits for the client to come back, if it may.
     fn detach(&mut self) -> Flow {
-        let may_return =
-            self.closing.as_ref().is_none_or(|(code, _)| matches!(*code, close_code::NORMAL | close_code::AWAY));
+        let may_return = self
+            .closing
+            .as_ref()
+            .is_none_or(|(code, _)| matches!(*code, close_code::NORMAL | close_code::AWAY));
         if !may_return || self.only_resumes || !self.outbox.is_resumable() || self.is_given_up() {
             return ControlFlow::Break(None);
         }
@@ -331,7 +333,9 @@ impl<P: Protocol> Driver<P> {
         self.line = Line::Attached(connection);
         self.error(&error);
         match error {
-            ApiError::ResumeRefused => ControlFlow::Break(Some((close_code::POLICY, "resume refused".into()))),
+            ApiError::ResumeRefused => {
+                ControlFlow::Break(Some((close_code::POLICY, "resume refused".into())))
+            }
             _ => ControlFlow::Continue(()),
         }
     }
@@ -521,7 +525,9 @@ impl<P: Protocol> Driver<P> {
                 self.protocol.drop_queued();
                 ControlFlow::Continue(())
             }
-            ApiError::ModelUnavailable(_) => ControlFlow::Break(Some((close_code::ERROR, "engine ended".into()))),
+            ApiError::ModelUnavailable(_) => {
+                ControlFlow::Break(Some((close_code::ERROR, "engine ended".into())))
+            }
             _ => ControlFlow::Continue(()),
         }
     }

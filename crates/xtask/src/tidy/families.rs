@@ -19,6 +19,8 @@ const EXCEPT: &[(&str, &str)] = &[
     ("crates/xtask/", "pulls the test model, and this rule's own tests"),
     ("crates/izwi-cli/tests/cli/book/", "runs the commands of pages, which name models"),
     ("crates/izwi-cli/tests/cli/replicas/", "serves tiny checkpoints of tests/golden"),
+    ("crates/izwi-cli/tests/cli/voices.rs", "lists the voices of models whose folders it makes"),
+    ("crates/izwi-cli/src/voice_list.rs", "its tests list the voices of models whose folders they make"),
     ("crates/izwi-cli/tests/cli/plan.rs", "plans for a tiny checkpoint of tests/golden"),
     ("crates/izwi-core/tests/engine_devices.rs", "runs a tiny checkpoint of tests/golden"),
     ("tests/", "end-to-end tests use a real model"),

@@ -10,6 +10,8 @@ use crate::settings::Resolved;
 use crate::voice_list::{self, ModelVoices};
 
 #[derive(Debug, clap::Args)]
+// A group has the name of its type, and those of the command above are `Args` too.
+#[group(id = "list")]
 pub(super) struct Args {
     /// Only voices of this model
     #[arg(long, value_name = "NAME")]

@@ -258,7 +258,10 @@ struct Tools {
 impl Tools {
     fn find() -> Self {
         let python = repository().join("target/venv/bin/python").to_string_lossy().into_owned();
-        let has_clients = succeeds(&python, &["-c", "import agents, deepgram, elevenlabs, litellm, livekit, openai, pipecat, websockets"]);
+        let has_clients = succeeds(
+            &python,
+            &["-c", "import agents, deepgram, elevenlabs, litellm, livekit, openai, pipecat, websockets"],
+        );
         Self {
             python: has_clients.then_some(python),
             has_node: succeeds(
