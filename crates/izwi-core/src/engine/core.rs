@@ -592,7 +592,7 @@ impl EngineCore {
         self.predict_next();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {
-            self.drain_waiters.drain(..).for_each(|waiter| drop(waiter.send(())));
+            self.drain_waiters.drain(..).for_each(|waiter| _ = waiter.send(()));
         }
         self.publish.send_replace(self.status.clone());
     }
