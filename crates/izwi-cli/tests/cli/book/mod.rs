@@ -65,7 +65,7 @@ pages! {
     ollama: "docs/ollama.md" => ["samples of speech"];
     openai: "docs/openai.md" => ["Hello"];
     open_webui: "docs/open-webui.md" => ["axi waits outside"];
-    openai_agents: "docs/openai-agents.md" => ["fellow Americans", "audio"];
+    openai_agents: "docs/openai-agents.md" => ["fellow Americans"];
     operations: "docs/operations.md" => ["ready", "alive", "# HELP izwi_"];
     page: "docs/page.md" => [];
     pipecat: "docs/pipecat.md" => ["axi waits outside"];
