@@ -8,12 +8,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueHint};
+use izwi_core::engine::executor::{isa_level, isa_levels};
+use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
     bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm, say,
     serve, service, status, transcribe, voices,
 };
+use crate::failure;
 use crate::help;
 use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
@@ -124,6 +127,14 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Ok(cli) => cli,
         Err(message) => return Ok(print_message(&message)),
     };
+    if let Err(level) = isa_level() {
+        let message =
+            format!("IZWI_ISA is '{}', which is no instruction level of this processor", excerpt(&level));
+        return Err(failure::usage(
+            message,
+            format!("unset it, or choose one of {}", isa_levels().join(", ")),
+        ));
+    }
     let settings = || process::load(&flags, config.as_deref());
     match command {
         Command::Say(args) => say::run(&args, &settings()?),

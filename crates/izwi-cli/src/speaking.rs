@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(place("Good\nday", 20).unwrap(), "at character 8 of 20: \"Good day\"");
         let long = "The rain has stopped, and the taxi waits\u{1b}[2J outside of the old hotel";
         let told = place(long, 9_000).unwrap();
-        assert_eq!(told, "at character 76 of 9000: \"… taxi waits[2J outside of the old hotel\"");
+        assert_eq!(told, "at character 69 of 9000: \"… taxi waits[2J outside of the old hotel\"");
         assert!(place(&"é".repeat(100), 100).unwrap().contains("ééé"));
     }
 }

@@ -26,13 +26,10 @@ pub fn isa_levels() -> Vec<&'static str> {
 /// The name of the level that kernels run at: the best one, unless `IZWI_ISA` names another.
 ///
 /// # Errors
-/// `IZWI_ISA` names a level that this processor does not support; the message names those that it does.
+/// The value of `IZWI_ISA`, where this processor supports no level of this name.
 pub fn isa_level() -> Result<&'static str, String> {
     match std::env::var(LEVEL_VARIABLE) {
-        Ok(name) if IsaLevel::named(&name).is_none() => Err(format!(
-            "{LEVEL_VARIABLE} is {name:?}, which is no instruction level of this processor: set it to one of {}, or unset it",
-            isa_levels().join(", ")
-        )),
+        Ok(name) if IsaLevel::named(&name).is_none() => Err(name),
         _ => Ok(IsaLevel::current().name()),
     }
 }

@@ -19,13 +19,19 @@ pub fn similar<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Ve
     let wanted = normalised(&wanted);
     let mut ranked: Vec<(f64, &str)> = names
         .into_iter()
-        .map(|name| (strsim::jaro_winkler(&wanted, &normalised(name)), name))
+        .map(|name| (similarity(&wanted, &normalised(name)), name))
         .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .collect();
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     let best = ranked.first().map_or(0.0, |(similarity, _)| *similarity);
     let close = ranked.into_iter().take_while(|(similarity, _)| *similarity >= best - MAX_BELOW_BEST);
     close.map(|(_, name)| name).take(MAX_SUGGESTIONS).collect()
+}
+
+/// 0 to 1. Jaro-Winkler does not see two letters of a short name that are swapped.
+fn similarity(wanted: &str, name: &str) -> f64 {
+    let is_one_edit = wanted.chars().count() > 2 && strsim::osa_distance(wanted, name) == 1;
+    strsim::jaro_winkler(wanted, name).max(if is_one_edit { MIN_SIMILARITY } else { 0.0 })
 }
 
 /// The remedy for the unknown name `wanted`: similar names, or the available names. `what` is their plural, such as
@@ -56,6 +62,7 @@ mod tests {
         let remedy = |wanted| suggest(wanted, "models", ["wren", "lark-large", "lark"]);
         assert_eq!(remedy("lrak"), "did you mean 'lark'?");
         assert_eq!(remedy("Lark"), "did you mean 'lark'?");
+        assert_eq!(similar("sya", ["say", "rm", "serve"]), ["say"]);
         assert_eq!(remedy("lark_l"), "did you mean 'lark', 'lark-large'?");
         assert_eq!(similar("servr", ["server", "engine", "scheduling_policy"]), ["server"]);
     }

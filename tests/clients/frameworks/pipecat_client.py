@@ -279,7 +279,7 @@ async def errors(server: Server, *_: str) -> None:
 
 
 warnings = []
-PARTS = [openai, deepgram, elevenlabs, elevenlabs_http, realtime, errors]
+PARTS = [errors, openai, elevenlabs_http, deepgram, elevenlabs, realtime]
 
 
 async def main(url: str, first: str, second: str, *part: str) -> None:
@@ -287,10 +287,9 @@ async def main(url: str, first: str, second: str, *part: str) -> None:
     logger.add(warnings.append, level="WARNING")
     server = Server(url)
     try:
-        async with asyncio.TaskGroup() as group:
-            for run in PARTS:
-                if not part or run.__name__ in part:
-                    group.create_task(run(server, first, second))
+        for run in PARTS:
+            if not part or run.__name__ in part:
+                await run(server, first, second)
     finally:
         print(*warnings, sep="", end="", file=sys.stderr)
     assert not any("Dropping word" in warning for warning in warnings), "words of the alignment are not those of the text"

@@ -59,28 +59,42 @@ fn sentences() -> Result<[String; 2]> {
     Ok([path("0880")?, path("0930")?])
 }
 
-/// Runs a client with the address and both sentences; `last` is what it checks in the end.
-async fn run(script: &str, last: &str) -> Result<()> {
+/// Runs a client with the address, both sentences and the names of its parts, all of them if there are none; `last` is what it
+/// checks in the end.
+async fn run(script: &str, parts: &[&str], last: &str) -> Result<()> {
     let server = start().await?;
-    let [first, second] = sentences()?;
-    let stdout = python(&format!("frameworks/{script}"), &[&server.url(""), &first, &second]).await?;
+    let (url, [first, second]) = (server.url(""), sentences()?);
+    let arguments = [&[&*url, &*first, &*second], parts].concat();
+    let stdout = python(&format!("frameworks/{script}"), &arguments).await?;
     ensure!(stdout.contains(&format!("passed: {last}")), "{stdout}");
     server.assert_no_sessions().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_of_pipecat_converse_over_every_dialect() -> Result<()> {
-    run("pipecat_client.py", "a conversation with an interruption over").await
+async fn agents_of_pipecat_converse_over_http() -> Result<()> {
+    let last = "a conversation with an interruption over OpenAI's STT and ElevenLabs over HTTP";
+    run("pipecat_client.py", &["errors", "openai", "elevenlabs_http"], last).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_pipecat_converse_over_sockets() -> Result<()> {
+    let last = "a conversation with an interruption over OpenAI's realtime STT and ElevenLabs' WebSocket";
+    run("pipecat_client.py", &["deepgram", "elevenlabs"], last).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_pipecat_converse_over_realtime() -> Result<()> {
+    run("pipecat_client.py", &["realtime"], "a conversation over OpenAI Realtime").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_plugins_of_livekit_speak_transcribe_and_converse() -> Result<()> {
-    run("livekit_client.py", "a reply behind items of both roles").await
+    run("livekit_client.py", &[], "a reply behind items of both roles").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_agents_package_runs_pipelines_and_sessions() -> Result<()> {
-    run("agents_client.py", "an unknown model is told").await
+    run("agents_client.py", &[], "an unknown model is told").await
 }
 
 #[tokio::test(flavor = "multi_thread")]

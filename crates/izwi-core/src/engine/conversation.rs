@@ -172,7 +172,7 @@ mod tests {
         let told = |text: &str| Turn::Told(text.into());
         let turns = [Turn::User(Vec::new()), told("Hello."), Turn::User(text("a")), told("b")];
         assert_eq!((conversation.turns(), &conversation.ends_at[..]), (&turns[..], &[5, 12][..]));
-        conversation.keep_heard(1, 0);
+        conversation.keep_heard(0, 0);
         assert_eq!((conversation.answered(), conversation.is_asked()), (1, true));
         conversation.ask(text("c"));
         conversation.answer(vec![Emission::Token(1)], 600);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_hub::Store;
+pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
 pub use izwi_nn::device::{Gpu, metal_gpu};
 use izwi_types::{
