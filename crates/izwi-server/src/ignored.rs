@@ -115,8 +115,7 @@ mod tests {
         let names: Vec<String> = ["b", "a"].map(str::to_owned).into();
         assert_eq!(log.new_names(&ignored(&names)), ["a", "b"]);
         assert!(log.new_names(&ignored(&names)).is_empty());
-        let texts =
-            ["my secret text".to_owned(), "größe".to_owned(), "a\u{1b}[2J".to_owned(), "x".repeat(41)];
+        let texts = ["my secret text".to_owned(), "größe".to_owned(), "x".repeat(41)];
         assert!(log.new_names(&ignored(&texts)).is_empty(), "a text is not logged");
         let total: usize = (0..100)
             .map(|round| {
