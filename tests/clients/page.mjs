@@ -169,14 +169,14 @@ async function speaks(page, [model]) {
   assert.ok(stopped > 0 && stopped < 24_000 * 15, `${stopped} samples`);
   passed("Stop interrupts, with the keyboard alone");
 
-  await warns(page);
-  await holds(page);
-
   await options.click();
   await page.locator("#speak-style").fill("Whisper.");
   await page.getByRole("button", { name: "Speak", exact: true }).click();
   await shows(page, "speak-status", "^Done: .* ignores instructions$");
   passed("what a model ignores is told");
+
+  await warns(page);
+  await holds(page);
   await page.locator("#speak-style").fill("");
 
   const written = await page.locator("#speak-text").inputValue();

@@ -159,7 +159,9 @@ async fn captioned_speech_has_its_audio_and_its_words() -> Result<()> {
     }
     let lines = server.post("/dev/captioned_speech", &body(json!({}))).await?.text().await?;
     let parts: Vec<Value> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    ensure!(parts.len() > 1, "one part");
+    let long = json!({"input": format!("{TEXT} ").repeat(50)});
+    let long = server.post("/dev/captioned_speech", &body(long)).await?.text().await?;
+    ensure!(long.lines().count() > 1, "one part");
     let joined: Vec<u8> = parts.iter().map(audio).collect::<Result<Vec<_>>>()?.concat();
     ensure!(joined.len() == whole.len(), "{} of {} bytes", joined.len(), whole.len());
     let streamed: Vec<&Value> =
