@@ -70,7 +70,7 @@ async fn a_session_needs_a_model_that_converses_or_transcribes() -> Result<()> {
         let error = refused(&mut session, code).await?;
         ensure!(error["param"] == param, "{query}: {error}");
         let end = session.next().await?;
-        ensure!(end == Incoming::Closed(Some(1000)), "{query}: {end:?}");
+        ensure!(end == Incoming::Closed(Some(1008)), "{query}: {end:?}");
     }
     // A hosted model stands for the default one, which this server lacks.
     let mut session = connect(&server, "?model=gpt-realtime").await?;

@@ -11,8 +11,8 @@ const RULE: &str = "dependency";
 /// Our crates, and which of them each may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("izwi-types", &[]),
-    ("izwi-audio", &["izwi-kernels"]),
     ("izwi-kernels", &[]),
+    ("izwi-audio", &["izwi-kernels"]),
     ("izwi-nn", &["izwi-kernels", "izwi-types"]),
     ("izwi-models", &["izwi-audio", "izwi-kernels", "izwi-nn", "izwi-types"]),
     ("izwi-hub", &["izwi-types"]),
