@@ -404,7 +404,7 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
             .with_context(|| field.0.to_owned())?;
     }
     let no_model = Form::new().file("file", &recording(1.0));
-    refusal(server.post_form(TRANSCRIPTIONS, no_model).await?, 400, "invalid_value", Some("model")).await?;
+    assert_eq!(server.post_form(TRANSCRIPTIONS, no_model).await?.status(), 200, "the default model answers");
     let no_file = Form::new().text("model", "whisper-1");
     refusal(server.post_form(TRANSCRIPTIONS, no_file).await?, 400, "invalid_value", Some("file")).await?;
     let twice = form(&[]).file("file", &recording(1.0));
