@@ -42,24 +42,20 @@ pub fn select_isa_level(name: &str) -> bool {
 /// Multiply-adds of bytes in a second on `threads` threads at the current level, operands in registers: `rounds` of some
 /// hundred for each thread.
 pub fn int8_peak(threads: usize, rounds: usize) -> f64 {
-    let count = AtomicUsize::new(0);
-    let task = |(): &mut (), _| {
-        let mut done = 0;
-        dispatch_int8(Multiply { rounds: rounds.div_ceil(PARTS), done: &mut done });
-        count.fetch_add(done, Ordering::Relaxed);
-    };
-    let start = Instant::now();
-    for_each_task(PARTS * threads, threads, || (), task);
-    let seconds = start.elapsed().as_secs_f64();
-    count.into_inner() as f64 / seconds
+    rate(threads, |done| dispatch_int8(Multiply { rounds: rounds.div_ceil(PARTS), done }))
 }
 
 /// As [`int8_peak`] of f32.
 pub fn f32_peak(threads: usize, rounds: usize) -> f64 {
+    rate(threads, |done| dispatch(MultiplyAdd { rounds: rounds.div_ceil(PARTS), done }))
+}
+
+/// What [`PARTS`] calls of `run` for each thread add up to, in a second.
+fn rate(threads: usize, run: impl Fn(&mut usize) + Sync) -> f64 {
     let count = AtomicUsize::new(0);
     let task = |(): &mut (), _| {
         let mut done = 0;
-        dispatch(MultiplyAdd { rounds: rounds.div_ceil(PARTS), done: &mut done });
+        run(&mut done);
         count.fetch_add(done, Ordering::Relaxed);
     };
     let start = Instant::now();
