@@ -87,6 +87,8 @@ async fn node(script: &str, arguments: &[&str]) -> Result<String> {
 
 async fn run(mut client: Command, script: &str, arguments: &[&str]) -> Result<String> {
     client.arg(root().join("tests/clients").join(script)).args(arguments).stdin(Stdio::null());
+    // litellm asks for prices over the network otherwise, and waits.
+    client.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
     let output =
         tokio::task::spawn_blocking(move || client.output()).await?.context("the client does not start")?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -258,9 +258,15 @@ struct Tools {
 impl Tools {
     fn find() -> Self {
         let python = repository().join("target/venv/bin/python").to_string_lossy().into_owned();
+        // Looked up, not imported: that would take ten seconds on every page.
         let has_clients = succeeds(
             &python,
-            &["-c", "import agents, deepgram, elevenlabs, litellm, livekit, openai, pipecat, websockets"],
+            &[
+                "-c",
+                "import importlib.util, sys; \
+                 packages = 'agents deepgram elevenlabs litellm livekit openai pipecat websockets'.split(); \
+                 sys.exit(not all(map(importlib.util.find_spec, packages)))",
+            ],
         );
         Self {
             python: has_clients.then_some(python),
@@ -329,7 +335,8 @@ fn set_environment(bash: &mut Command, folder: &Path, port: &str) {
     bash.env("PATH", format!("{}:{}:{path}", folder.join("bin").display(), izwi.display()));
     bash.env("IZWI_HOME", folder.join("home")).env("IZWI_MODELS_DIR", folder.join("own-models"));
     bash.env("IZWI_PORT", port).env("ALSA_CONFIG_PATH", folder.join("asound.conf"));
-    bash.env("CURL_HOME", folder);
+    // litellm asks for prices over the network otherwise, and waits.
+    bash.env("CURL_HOME", folder).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
     for kind in ["CONFIG", "DATA", "CACHE", "STATE"] {
         bash.env(format!("XDG_{kind}_HOME"), folder.join(kind));
     }

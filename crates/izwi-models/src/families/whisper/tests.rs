@@ -357,18 +357,16 @@ fn eight() -> Vec<ListenInput> {
 
 #[test]
 fn transcripts_are_the_same_bits_alone_and_in_any_batch() {
-    for (model, dice) in [(&*BASE, 1), (&*TINY, 2)] {
-        let alone: Vec<Transcript> = eight().into_iter().map(|input| one(model, input)).collect();
-        assert!(alone[4].passes >= 2 && alone[5].text.is_empty() && !alone[0].segments[0].words.is_empty());
-        let prepared = || eight().into_iter().map(|input| prepare(model, input)).collect();
-        assert_same(&Engine::new(model, None).run(prepared()), &alone);
-        let mut unruly = Engine::new(model, Some(dice));
-        assert_same(&unruly.run(prepared()), &alone);
-        // Again over the same pool: now prompts reuse blocks of the first run.
-        let reused = unruly.reused;
-        assert_same(&unruly.run(prepared()), &alone);
-        assert!(unruly.reused > reused);
-    }
+    let alone: Vec<Transcript> = eight().into_iter().map(|input| one(&TINY, input)).collect();
+    assert!(alone[4].passes >= 2 && alone[5].text.is_empty() && !alone[0].segments[0].words.is_empty());
+    let prepared = || eight().into_iter().map(|input| prepare(&TINY, input)).collect();
+    assert_same(&Engine::new(&TINY, None).run(prepared()), &alone);
+    let mut unruly = Engine::new(&TINY, Some(2));
+    assert_same(&unruly.run(prepared()), &alone);
+    // Again over the same pool: now prompts reuse blocks of the first run.
+    let reused = unruly.reused;
+    assert_same(&unruly.run(prepared()), &alone);
+    assert!(unruly.reused > reused);
 }
 
 #[test]
@@ -470,15 +468,15 @@ fn long_recordings_are_transcribed_to_the_end_without_loops() {
     let gap = noise(24_000, 0.001);
     let mut samples = Vec::new();
     let mut expected = Vec::new();
-    // All clips in turn, for more than two minutes.
-    for round in 0..4 {
+    // All clips in turn, for more than a minute: several windows.
+    for round in 0..2 {
         for at in 0..clips.len() {
             let (clip, text) = &clips[(at + round) % clips.len()];
             samples.extend(clip.iter().chain(&gap));
             expected.extend(words(text));
         }
     }
-    assert!(samples.len() > 120 * SAMPLE_RATE_HZ);
+    assert!(samples.len() > 60 * SAMPLE_RATE_HZ);
     let duration_s = samples.len() as f64 / SAMPLE_RATE_HZ as f64;
     let transcript = one(&BASE, ListenInput { word_timestamps: true, ..listen(&samples) });
     let wrong = errors(&words(&transcript.text), &expected);
