@@ -11,6 +11,7 @@ mod server;
 mod session;
 pub mod synthetic;
 mod upstream;
+mod waiting;
 pub mod wer;
 
 pub use collector::TraceCollector;
@@ -19,9 +20,10 @@ pub use gate::Gate;
 pub use log::Log;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
-pub use server::{Setup, TestServer, copy, eventually, guarded, provide_tls};
+pub use server::{Setup, TestServer, copy, provide_tls};
 pub use session::{Incoming, Session, Turn, Utterance};
 pub use upstream::{Reply, Seen, Upstream};
+pub use waiting::{eventually, guarded};
 
 /// Timeout of every wait.
 pub const GUARD: std::time::Duration = std::time::Duration::from_secs(60);

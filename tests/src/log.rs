@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
-use crate::server::eventually;
+use crate::eventually;
 
 static LOG: OnceLock<Log> = OnceLock::new();
 

@@ -1,9 +1,7 @@
 //! The server under test.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::build_native;
@@ -17,9 +15,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::GUARD;
 use crate::recording::Form;
 use crate::session::Session;
+use crate::{eventually, guarded};
 
 /// Settings of a test server. Admission is off: it compares measured durations with deadlines, and a busy machine must not
 /// fail a test. Its own tests, and those that turn it on, use a simulated clock or a gate.
@@ -320,24 +318,4 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
         if from.is_dir() { copy(&from, &to)? } else { std::fs::copy(&from, &to).map(drop)? }
     }
     Ok(())
-}
-
-/// The result of a future that must come, in whatever time.
-pub async fn guarded<F: Future>(future: F) -> Result<F::Output> {
-    tokio::time::timeout(GUARD, future).await.context("nothing happened within the guard time")
-}
-
-/// Waits until a condition holds.
-pub async fn eventually<F, Fut>(what: &str, mut holds: F) -> Result<()>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<bool>>,
-{
-    let wait = async {
-        while !holds().await? {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        anyhow::Ok(())
-    };
-    guarded(wait).await.with_context(|| format!("waiting for {what}"))?
 }

@@ -5,6 +5,7 @@
 
 mod encoder;
 mod flac;
+mod format;
 mod g711;
 mod mp3;
 mod opus;
@@ -14,8 +15,9 @@ mod resampled;
 mod round_trip;
 pub mod wav;
 
-pub use encoder::{EncodeError, Encoder, EncoderConfig, Format};
+pub use encoder::{EncodeError, Encoder, EncoderConfig};
 pub use flac::FLAC;
+pub use format::Format;
 pub use g711::{ALAW, ULAW};
 pub use mp3::MP3;
 pub use opus::OPUS;

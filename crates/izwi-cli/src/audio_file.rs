@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use izwi_audio::encode::{Encoder, EncoderConfig, Format, MP3};
 
-use crate::sink::PendingFile;
+use crate::pending_file::PendingFile;
 
 /// An audio file that grows. Dropped before its end, it leaves nothing.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ mod logging;
 mod machine;
 mod models;
 mod output;
+mod pending_file;
 mod private_file;
 mod progress;
 mod running_server;

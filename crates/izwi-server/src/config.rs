@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use izwi_hub::{Store, VoiceStore};
 
-use crate::connections::PROBE_PLACES;
 use crate::traces::Traces;
 
 /// Configuration of the server.
@@ -93,6 +92,8 @@ pub struct ServerConfig {
 /// How many requests of the largest size fit into the upload memory.
 const LARGEST_UPLOADS: usize = 4;
 
+/// Places for probes beside the ordinary ones.
+pub(crate) const PROBE_PLACES: usize = 32;
 /// Files that the process needs beside those of connections: weights, voices, the log, the runtime.
 const OTHER_FILES: usize = 128;
 /// The fewest connections that a server is useful with.

@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::config::ServerConfig;
+use crate::config::{PROBE_PLACES, ServerConfig};
 use crate::metrics;
 use crate::peer::Peer;
 
-/// Places for probes beside the ordinary ones.
-pub(crate) const PROBE_PLACES: usize = 32;
 /// Loopback may take this multiple of another peer's places: a proxy on this machine serves many clients.
 const LOOPBACK_FACTOR: usize = 4;
 

@@ -9,17 +9,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::steps::Steps;
-use crate::{compatibility, examples, figures, metal_costs, suite};
+use crate::{binary, compatibility, examples, figures, metal_costs};
 
 /// Writes the pages into `docs/`.
 pub(crate) fn write(root: &Path, steps: &mut Steps) -> Result<()> {
-    let izwi = suite::build_izwi(root, steps)?;
+    let izwi = binary::build_izwi(root, steps)?;
     generate(root, steps, &izwi, &root.join("docs"))
 }
 
 /// Builds `izwi` and compares its pages with those in `docs/`.
 pub(crate) fn check(root: &Path, steps: &mut Steps) -> Result<()> {
-    let izwi = suite::build_izwi(root, steps)?;
+    let izwi = binary::build_izwi(root, steps)?;
     check_with(root, steps, &izwi)
 }
 

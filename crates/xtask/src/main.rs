@@ -9,6 +9,7 @@ mod aarch64;
 mod alsa;
 mod apt;
 mod balancers;
+mod binary;
 mod book;
 mod chromium;
 mod ci;

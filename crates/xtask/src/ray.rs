@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps, all: bool) -> Result<()> {
         .args(["-m", "pytest", "-q", "--timeout", "900", "--durations", "5"])
         .current_dir(root.join(FOLDER));
     pytest.args(if all { &[][..] } else { &["-m", "not slow"] });
-    pytest.env("IZWI_BIN", suite::built_izwi()?).env("IZWI_HOME", suite::home(root));
+    pytest.env("IZWI_BIN", crate::binary::built_izwi()?).env("IZWI_HOME", suite::home(root));
     pytest.env("PYTHONDONTWRITEBYTECODE", "1");
     process::forget_cargo_run(&mut pytest);
     steps.run_last("Ray", &mut pytest)

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::process::{self, cargo};
+use crate::binary::{build_izwi, built_izwi};
+use crate::process::cargo;
 use crate::steps::Steps;
 use crate::workspace::read;
 use crate::{alsa, balancers, chromium, docs, node, venv};
@@ -90,19 +91,6 @@ pub(crate) fn run_fast(root: &Path, steps: &mut Steps, args: &[String]) -> Resul
 pub(crate) fn pull(root: &Path, steps: &mut Steps) -> Result<()> {
     let izwi = build_izwi(root, steps)?;
     pull_with(root, steps, &izwi)
-}
-
-/// Builds the binary with the same features as the tests of the whole workspace, so that both builds share every crate.
-/// The test target makes cargo add the features of dev-dependencies.
-pub(crate) fn build_izwi(root: &Path, steps: &mut Steps) -> Result<PathBuf> {
-    let mut build = cargo(root, &["build", "--workspace", "--bin", "izwi", "--test", "cli"]);
-    steps.run("build izwi", build.args(alsa::features()))?;
-    built_izwi()
-}
-
-/// Where cargo puts the binary.
-pub(crate) fn built_izwi() -> Result<PathBuf> {
-    Ok(process::target_folder()?.join("debug").join(format!("izwi{}", std::env::consts::EXE_SUFFIX)))
 }
 
 fn pull_with(root: &Path, steps: &mut Steps, izwi: &Path) -> Result<()> {

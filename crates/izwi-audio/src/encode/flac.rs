@@ -9,7 +9,8 @@ use flacenc::error::{Verified, Verify as _};
 use flacenc::source::{Fill as _, FrameBuf};
 
 use super::SAMPLE_RATES_HZ;
-use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig};
+use super::format::Format;
 use crate::pcm;
 
 /// Free lossless audio codec.

@@ -2,7 +2,8 @@
 //!
 //! Source: ITU-T G.711 (11/88) and the reference code of G.191. Media types: RFC 2046 §4.3 (`audio/basic` is µ-law at 8 kHz).
 
-use super::encoder::{EncodeError, Encoder, Format};
+use super::encoder::{EncodeError, Encoder};
+use super::format::Format;
 use crate::pcm;
 
 /// µ-law.

@@ -6,7 +6,8 @@
 use rusty_mp3::encode::lametag::crc16;
 use rusty_mp3::{Error, Mp3Encoder, Mp3EncoderConfig};
 
-use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig};
+use super::format::Format;
 use crate::pcm;
 
 /// MPEG Layer III.

@@ -6,7 +6,8 @@
 use ogg::{PacketWriteEndInfo, PacketWriter};
 use opus_rs::{Application, OpusEncoder};
 
-use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig};
+use super::format::Format;
 use crate::pcm;
 
 /// Opus in Ogg.

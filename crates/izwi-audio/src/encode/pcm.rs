@@ -1,7 +1,8 @@
 //! Raw PCM without a header: 16-bit integer and 32-bit float, little-endian.
 
 use super::SAMPLE_RATES_HZ;
-use super::encoder::{EncodeError, Encoder, Format};
+use super::encoder::{EncodeError, Encoder};
+use super::format::Format;
 use crate::pcm;
 
 /// Signed 16-bit.

@@ -4,7 +4,8 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use super::SAMPLE_RATES_HZ;
-use super::encoder::{EncodeError, Encoder, EncoderConfig, Format};
+use super::encoder::{EncodeError, Encoder, EncoderConfig};
+use super::format::Format;
 use crate::pcm;
 
 /// Mono 16-bit PCM in a RIFF file.

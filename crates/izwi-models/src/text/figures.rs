@@ -1,7 +1,6 @@
 //! Rules for money, measures, telephone numbers, fractions, ranges and numbers glued to letters.
 
 use super::calendar::date;
-use super::normalise::longest_first;
 use super::numerals::{below_hundred, counted, digit_by_digit};
 use super::rewrite::{Found, Rule};
 use super::words::{CURRENCIES, UNITS};
@@ -85,6 +84,12 @@ pub(super) fn amounts() -> Result<Vec<Rule>, regex::Error> {
             found.stands_alone(".").then(|| counted(found.group(1), one, many))
         })?,
     ])
+}
+
+/// Alternatives of a pattern, so that none hides a longer one.
+pub(super) fn longest_first(mut words: Vec<String>) -> String {
+    words.sort_by_key(|word| std::cmp::Reverse(word.len()));
+    words.join("|")
 }
 
 pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {

@@ -9,6 +9,7 @@ pub(crate) mod english;
 mod espeak;
 mod figures;
 pub(crate) mod front_end;
+pub(crate) mod front_ends;
 pub(crate) mod json_file;
 pub mod markup;
 pub mod normalise;

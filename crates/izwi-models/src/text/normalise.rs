@@ -4,7 +4,7 @@
 //! phonemiser reads those. Knows no sounds.
 
 use super::calendar::{clock_and_calendar, named_days};
-use super::figures::{amounts, continental, figures};
+use super::figures::{amounts, continental, figures, longest_first};
 use super::numerals::{ordinal, roman};
 use super::rewrite::Rule;
 use super::words::{ABBREVIATIONS, COUNTED, ORDERED, RELATIONS, SYMBOLS, TITLES};
@@ -69,12 +69,6 @@ fn abbreviations() -> Result<Vec<Rule>, regex::Error> {
             Some(format!("{} the {}", found.group(1), ordinal(roman(found)?)))
         })?,
     ])
-}
-
-/// Alternatives of a pattern, so that none hides a longer one.
-pub(super) fn longest_first(mut words: Vec<String>) -> String {
-    words.sort_by_key(|word| std::cmp::Reverse(word.len()));
-    words.join("|")
 }
 
 fn symbols_in_words(text: &str) -> String {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::batch::Round;
-use super::report::{median, ms};
+use super::statistics::{median, ms};
 use crate::output;
 
 /// A step of all sequences on a GPU with own kernels: its share of a round, the prefill included.

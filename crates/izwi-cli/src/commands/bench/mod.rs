@@ -6,6 +6,7 @@ mod gpu_terms;
 mod html;
 mod machine;
 mod report;
+mod statistics;
 mod threads;
 
 use std::fs::File;

@@ -1,7 +1,6 @@
 //! The results, as text and as JSON.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use izwi_core::engine::Engine;
 use serde::{Deserialize, Serialize};
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::{Round, Utterance};
 use super::gpu_terms::GpuTerms;
 use super::machine::Machine;
+use super::statistics::{median, ms, quantile};
 use crate::machine::peak_memory;
 use crate::output;
 
@@ -190,33 +190,5 @@ impl Report {
             self.machine.read_bandwidth_gb_s,
             memory.unwrap_or_default()
         )
-    }
-}
-
-pub(super) fn ms(duration: &Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    quantile(&values, 0.5)
-}
-
-/// The quantile `at` of sorted values; 0 without values.
-pub(super) fn quantile(sorted: &[f64], at: f64) -> f64 {
-    let index = (sorted.len() as f64 * at).ceil() as usize;
-    sorted.get(index.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_measured_values() {
-        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), 2.0);
-        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.95), 4.0);
-        assert_eq!(quantile(&[], 0.5), 0.0);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }
 }

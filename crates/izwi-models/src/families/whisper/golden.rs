@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::super::golden_set::device;
+use super::context::Context;
 use super::decoder::Span;
 use super::encoder::WindowMel;
-use super::state::Context;
 use super::tests::{LIMITS, greedy, kept_as, model, unabridged, words};
 use super::*;
 use crate::log_mel::FrontEnd;

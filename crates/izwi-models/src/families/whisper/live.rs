@@ -4,61 +4,18 @@
 //! The decided text is part of the prompt, so that only what follows it costs steps. Does not decide what is decided: the
 //! caller compares the transcripts of a window that grows.
 
-use super::state::{Context, DecodingState, Pass, PassKind, Recording};
+use super::context::Decided;
+use super::state::{DecodingState, Pass, PassKind, Recording};
 use super::window_decoder::WindowDecoder;
 use izwi_nn::Error;
-use izwi_types::{InputError, LiveWindow, StepOutput, Work};
+use izwi_types::{StepOutput, Work};
 
-use super::SAMPLE_RATE_HZ;
 use super::sampling::Draws;
 use super::segments::{DecodingResult, is_loop};
-use super::tokens::Vocabulary;
-use crate::regions::WINDOW_FRAMES;
 
 /// The most generated tokens for a second of the window, and beside them: nobody speaks faster, loops do.
 const TOKENS_PER_S: usize = 10;
 const SPARE_TOKENS: usize = 16;
-
-/// What is decided of a window, as tokens.
-#[derive(Debug, Clone)]
-pub(super) struct Decided {
-    tokens: Vec<u32>,
-    is_thorough: bool,
-}
-
-impl Decided {
-    /// Tokens of the decided text of a window of `samples`.
-    ///
-    /// # Errors
-    /// The window is longer than the network's, or the text has more than half of `positions` tokens.
-    pub(super) fn new(
-        window: &LiveWindow,
-        samples: usize,
-        positions: usize,
-        vocabulary: &Vocabulary,
-    ) -> Result<Self, InputError> {
-        let longest_s = WINDOW_FRAMES / 100;
-        if samples > longest_s * SAMPLE_RATE_HZ {
-            let message = format!("a live window has at most {longest_s} s of audio; send less");
-            return Err(InputError { param: "audio", message });
-        }
-        let tokens = vocabulary.encode(&window.decided);
-        if tokens.len() > positions / 2 {
-            let message = format!(
-                "the decided text of a live window has {} tokens, at most {} fit; send less",
-                tokens.len(),
-                positions / 2
-            );
-            return Err(InputError { param: "decided", message });
-        }
-        Ok(Self { tokens, is_thorough: window.is_thorough })
-    }
-
-    /// The context of the window: that of files, or the whole, which costs more and changes words that are hard to hear.
-    pub(super) fn context(&self, of_files: Context) -> Context {
-        if self.is_thorough { Context::Full } else { of_files }
-    }
-}
 
 impl WindowDecoder {
     /// The pass over a live window: previous text, head, decided text.

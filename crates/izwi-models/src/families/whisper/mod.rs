@@ -12,11 +12,11 @@ use rayon::prelude::*;
 
 use self::beam_search::{BeamOptions, Beams};
 use self::config::Settings;
+use self::context::{Context, Decided};
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
-use self::live::Decided;
 use self::rules::Rules;
-use self::state::{Context, DecodingOptions, DecodingState, PassKind, Recording, Window};
+use self::state::{DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
@@ -37,6 +37,7 @@ mod beam_search;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod budgets;
 mod config;
+mod context;
 mod decoder;
 mod encoder;
 #[cfg(test)]

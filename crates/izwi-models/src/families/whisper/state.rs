@@ -7,43 +7,14 @@ use std::sync::Arc;
 
 use super::beam_search::{BeamOptions, Beams};
 use super::config::FRAMES_PER_POSITION;
+use super::context::{Context, Decided};
 use super::encoder::{Encoding, WindowMel};
-use super::live::Decided;
 use super::segments::DecodingResult;
 use crate::log_mel::LogMel;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
-use izwi_nn::layers::ROW_ALIGN;
 use izwi_nn::sampling::mix;
 use izwi_types::Work;
-
-/// Silence that pads a window for the encoder.
-///
-/// The network was trained on windows of 30 s, padded with silence. Less padding costs time in proportion to the speech
-/// and changes the transcript slightly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Context {
-    /// Padding up to 30 s, as in training.
-    Full,
-    /// Padding of at least `margin` positions of 20 ms.
-    Short { margin: usize },
-}
-
-/// Least positions of a context.
-const MIN_POSITIONS: usize = 64;
-
-impl Context {
-    /// Encoder positions for a window of `frames` mel frames, at most `most`.
-    fn positions(self, frames: usize, most: usize) -> usize {
-        match self {
-            Self::Full => most,
-            Self::Short { margin } => {
-                let positions = frames.div_ceil(FRAMES_PER_POSITION) + margin;
-                positions.max(MIN_POSITIONS).next_multiple_of(ROW_ALIGN).min(most)
-            }
-        }
-    }
-}
 
 /// Options of a request as tokens; openai-whisper's `DecodingOptions`.
 #[derive(Debug, Clone)]
@@ -270,18 +241,4 @@ impl DecodingState {
 /// The work of a recording without speech: one step that finishes it.
 pub(super) fn no_speech_work() -> Work {
     Work::Units(Arc::new([1]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_context_holds_the_window_and_its_margin_in_aligned_rows() {
-        let short = Context::Short { margin: 50 };
-        assert_eq!(short.positions(1000, 1500), 560);
-        assert_eq!(short.positions(10, 1500), MIN_POSITIONS);
-        assert_eq!(short.positions(2990, 1500), 1500);
-        assert_eq!(Context::Full.positions(10, 1500), 1500);
-    }
 }

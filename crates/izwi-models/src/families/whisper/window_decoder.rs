@@ -5,13 +5,14 @@
 use super::alignment::{self, CrossWeights, TimedWord};
 use super::beam_search::BeamOptions;
 use super::config::FRAMES_PER_POSITION;
+use super::context::Context;
 use super::decoder::SpanOutput;
 use super::rules::Rules;
 use super::sampling::{Draws, probability};
 use super::segments::{
     DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, is_phantom, split_segments,
 };
-use super::state::{Context, DecodingState, Pass, PassKind, Recording, Window};
+use super::state::{DecodingState, Pass, PassKind, Recording, Window};
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::word_times;
 use crate::log_mel::{HOP, SAMPLE_RATE_HZ};

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use izwi_types::excerpt;
 use serde_json::{Map, Value, json};
 
-use super::events::Refusal;
+use super::refusal::Refusal;
 
 /// Members of `session` and `response` that only the beta has, and where they stand in the final API.
 const MOVED: [(&str, &[&str]); 9] = [

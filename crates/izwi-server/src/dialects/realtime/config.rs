@@ -10,7 +10,7 @@ use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::events::Refusal;
+use super::refusal::Refusal;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;

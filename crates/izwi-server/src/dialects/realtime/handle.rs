@@ -7,9 +7,10 @@ use izwi_types::excerpt;
 
 use super::beta;
 use super::config::{Kind, ResponseConfig, SessionPatch};
-use super::events::{Event, ItemFields, Refusal, ServerEvent, Truncation};
+use super::events::{Event, ItemFields, ServerEvent, Truncation};
 use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
+use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending, Waiting};
 use super::session::{Models, Realtime, emit, is_hosted, new_id, refuse};
 use crate::error::ApiError;

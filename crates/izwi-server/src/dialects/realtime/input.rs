@@ -4,7 +4,7 @@ use bytes::Bytes;
 use izwi_audio::pcm;
 
 use super::config::{AudioFormat, SessionConfig};
-use super::events::Refusal;
+use super::refusal::Refusal;
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::turns::{PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};

@@ -11,8 +11,9 @@ use izwi_types::excerpt;
 use serde_json::{Value, json};
 
 use super::config::{AudioFormat, Modality};
-use super::events::{ItemFields, PartFields, Refusal, audio_bytes};
+use super::events::{ItemFields, PartFields, audio_bytes};
 use super::input::{Clip, decode_whole};
+use super::refusal::Refusal;
 use crate::error::ApiError;
 use crate::speech::check_text;
 use crate::state::AppState;

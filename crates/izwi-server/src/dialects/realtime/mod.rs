@@ -18,6 +18,7 @@ mod generate;
 mod handle;
 mod input;
 mod items;
+mod refusal;
 mod response;
 mod session;
 

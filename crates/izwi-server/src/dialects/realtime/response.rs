@@ -7,8 +7,9 @@ use izwi_core::engine::{Emission, FinishReason};
 use serde_json::{Value, json};
 
 use super::config::{Modality, ResponseConfig};
-use super::events::{Place, Refusal, ServerEvent};
+use super::events::{Place, ServerEvent};
 use super::items::State;
+use super::refusal::Refusal;
 use crate::encoding::EncodedUtterance;
 use crate::transcription::TextDeltas;
 use crate::ws::protocol::Finish;

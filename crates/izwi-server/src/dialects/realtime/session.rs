@@ -11,9 +11,10 @@ use izwi_core::engine::{
 use izwi_types::excerpt;
 
 use super::config::{Kind, SessionConfig, Transcription};
-use super::events::{ClientEvent, ErrorBody, Event, Numbered, Refusal, ServerEvent};
+use super::events::{ClientEvent, ErrorBody, Event, Numbered, ServerEvent};
 use super::input::InputBuffer;
 use super::items::{Context, Decoded, Items};
+use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
 use super::{Opening, beta};
 use crate::chunking::ChunkSizes;

@@ -5,14 +5,15 @@
 use izwi_core::engine::TextInput;
 use izwi_types::stable_end;
 
-use super::text_queue::sentence_ends;
-
 /// An utterance ends with the first sentence that reaches so many bytes: about 100 text tokens, half a minute of speech.
 const UTTERANCE_BYTES: usize = 400;
 /// A sentence that reaches so many bytes of its utterance is cut between words.
 const MAX_BYTES: usize = 800;
 /// The most bytes an utterance begins with. The rest follows while it is spoken.
 const FIRST_BYTES: usize = 100;
+
+/// A full stop ends a sentence only after a word of at least this many letters: abbreviations are shorter.
+const WORD_LETTERS: usize = 4;
 
 /// The utterance that is being spoken while its text arrives.
 #[derive(Debug)]
@@ -67,6 +68,32 @@ pub(crate) fn utterance_end(text: &str) -> Option<usize> {
 pub(crate) fn first_end(text: &str) -> Option<usize> {
     let head = &text[..text.floor_char_boundary(FIRST_BYTES)];
     Some(stable_end(head)).filter(|&end| !head[..end].trim().is_empty())
+}
+
+/// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
+pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut letters = 0;
+    let mut terminated = false;
+    for (index, character) in text.char_indices() {
+        match character {
+            '!' | '?' | '…' => terminated = true,
+            // These need no space after them.
+            '。' | '！' | '？' => ends.push(index + character.len_utf8()),
+            '\n' => ends.push(index + 1),
+            '.' => terminated |= letters >= WORD_LETTERS,
+            '"' | '\'' | '”' | '’' | ')' | ']' | '»' => {}
+            c if c.is_whitespace() => {
+                if terminated {
+                    ends.push(index + c.len_utf8());
+                }
+                terminated = false;
+            }
+            _ => terminated = false,
+        }
+        letters = if character.is_alphabetic() { letters + 1 } else { 0 };
+    }
+    ends
 }
 
 #[cfg(test)]

@@ -4,15 +4,12 @@
 
 use std::collections::VecDeque;
 
-use super::live_text::{LiveText, first_end, utterance_end};
+use super::live_text::{LiveText, first_end, sentence_ends, utterance_end};
 use crate::error::ApiError;
 use crate::speech::check_text;
 
 /// Complete sentences of at least this many characters together become an utterance without a flush.
 const EARLY_CHARS: usize = 40;
-/// A full stop ends a sentence only after a word of at least this many letters: abbreviations are shorter.
-const WORD_LETTERS: usize = 4;
-
 #[derive(Debug)]
 pub(crate) struct TextQueue {
     buffer: String,
@@ -185,32 +182,6 @@ impl TextQueue {
 /// Where the last complete sentence of `text` ends.
 fn sentences_end(text: &str) -> usize {
     sentence_ends(text).last().copied().unwrap_or(0)
-}
-
-/// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
-pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
-    let mut ends = Vec::new();
-    let mut letters = 0;
-    let mut terminated = false;
-    for (index, character) in text.char_indices() {
-        match character {
-            '!' | '?' | '…' => terminated = true,
-            // These need no space after them.
-            '。' | '！' | '？' => ends.push(index + character.len_utf8()),
-            '\n' => ends.push(index + 1),
-            '.' => terminated |= letters >= WORD_LETTERS,
-            '"' | '\'' | '”' | '’' | ')' | ']' | '»' => {}
-            c if c.is_whitespace() => {
-                if terminated {
-                    ends.push(index + c.len_utf8());
-                }
-                terminated = false;
-            }
-            _ => terminated = false,
-        }
-        letters = if character.is_alphabetic() { letters + 1 } else { 0 };
-    }
-    ends
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::escaped;
-use crate::commands::bench::report::quantile;
+use crate::commands::bench::statistics::quantile;
 
 /// Colours of the style sheet, `c0` and so on.
 pub(super) const COLOURS: usize = 6;
