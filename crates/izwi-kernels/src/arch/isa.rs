@@ -144,6 +144,8 @@ pub(crate) trait Int8Isa: Isa {
     const KEPT: usize = DEPTH;
     /// Products of one [`Self::multiply`].
     const PRODUCTS: usize = LINE;
+    /// Whether sums and totals of a tile fill more than the registers: then totals stay in memory.
+    const FEW_REGISTERS: bool = false;
     /// Whether two rows are faster at once, with 8 inputs: see [`Self::dot_rows`].
     const TWO: bool = false;
     unsafe fn bytes(from: *const u8) -> Self::B;

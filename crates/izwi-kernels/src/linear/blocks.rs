@@ -307,7 +307,7 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
                     let count = (tile + 1) * rows.len() / tiles - from;
                     let totals = totals.as_mut_ptr().add(from * PANEL);
                     let (at, blocks) = (rows.start * blocks + from, start..blocks.min(start + pass));
-                    let fetch = Fetch { tile, tiles };
+                    let fetch = Fetch::of(tile, tiles);
                     Tile { x, at, rows: rows.len(), blocks, w, fetch, totals }.rows::<D, G>(count);
                 }
             }
@@ -327,22 +327,35 @@ unsafe impl<G: QuantType> Int8Kernel for Share<'_, G> {
     }
 }
 
-/// Which of the tiles that share a panel a tile is: a single one fetches what it needs next, several fetch the next pass
-/// together.
-struct Fetch {
-    tile: usize,
-    tiles: usize,
+/// What a tile fetches ahead: a single one what it needs next; of several that share a panel each a part of the next pass.
+enum Fetch {
+    Next,
+    /// A bit for each block of the pass for which the tile fetches.
+    Part(u32),
 }
 
 impl Fetch {
+    #[inline(always)]
+    fn of(tile: usize, tiles: usize) -> Self {
+        if tiles == 1 {
+            return Self::Next;
+        }
+        let (mut part, mut index) = (0, tile);
+        while index < PASS {
+            part |= 1 << index;
+            index += tiles;
+        }
+        Self::Part(part)
+    }
+
     /// Bytes from the lines of a block, the `index`th of its pass, to those that are fetched meanwhile; 0 for those that
     /// another tile fetches.
     #[inline(always)]
     fn ahead<G: QuantType>(&self, index: usize) -> usize {
-        match self.tiles {
-            1 => AHEAD,
-            tiles if index % tiles == self.tile => PASS * Blocks::<G>::RECORD,
-            _ => 0,
+        match self {
+            Self::Next => AHEAD,
+            Self::Part(part) if part >> index & 1 == 1 => PASS * Blocks::<G>::RECORD,
+            Self::Part(_) => 0,
         }
     }
 }
@@ -396,11 +409,14 @@ impl Tile<'_> {
     /// `R` rows, `C` vectors of columns from vector `first` on.
     #[inline(always)]
     unsafe fn vectors<D: Int8Isa, G: QuantType, const R: usize, const C: usize>(&self, first: usize) {
+        let in_memory = D::FEW_REGISTERS && R > 2;
         let kept = self.totals.add(first * LANES);
         let mut totals = [[D::splat(0.0); C]; R];
-        for (row, totals) in totals.iter_mut().enumerate() {
-            for (vector, total) in totals.iter_mut().enumerate() {
-                *total = D::load(kept.add(row * PANEL + vector * LANES));
+        if !in_memory {
+            for (row, totals) in totals.iter_mut().enumerate() {
+                for (vector, total) in totals.iter_mut().enumerate() {
+                    *total = D::load(kept.add(row * PANEL + vector * LANES));
+                }
             }
         }
         for (index, block) in self.blocks.clone().enumerate() {
@@ -422,6 +438,14 @@ impl Tile<'_> {
             let scales = w.add(first * LANES * size_of::<f16>());
             for vector in 0..C {
                 let scale = self::scales::<D>(scales.add(vector * LANES * size_of::<f16>()));
+                if in_memory {
+                    for row in 0..R {
+                        let total = kept.add(row * PANEL + vector * LANES);
+                        let sums = D::floats(sums[row][vector]);
+                        D::store(total, scaled::<D>(sums, scale, *others.add(row), D::load(total)));
+                    }
+                    continue;
+                }
                 let two = if D::TWO { R / 2 } else { 0 };
                 for pair in 0..two {
                     let row = 2 * pair;
@@ -437,9 +461,11 @@ impl Tile<'_> {
                 }
             }
         }
-        for (row, totals) in totals.iter().enumerate() {
-            for (vector, &total) in totals.iter().enumerate() {
-                D::store(kept.add(row * PANEL + vector * LANES), total);
+        if !in_memory {
+            for (row, totals) in totals.iter().enumerate() {
+                for (vector, &total) in totals.iter().enumerate() {
+                    D::store(kept.add(row * PANEL + vector * LANES), total);
+                }
             }
         }
     }

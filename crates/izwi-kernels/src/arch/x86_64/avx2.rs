@@ -128,6 +128,7 @@ impl Int8Isa for Avx2 {
     type B = [__m256i; 2];
     type S = [__m256i; 2];
     const ROWS: usize = 4;
+    const FEW_REGISTERS: bool = true;
     /// At 16 bits, those of even inputs before those of odd ones.
     const KEPT: usize = 8;
     #[inline(always)]
