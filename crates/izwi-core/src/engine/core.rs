@@ -8,40 +8,39 @@
 mod command;
 mod in_flight;
 mod live;
-mod open_texts;
 mod situation;
+mod waiters;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-pub(super) use command::{Added, Admission, Command, Refused};
+pub(super) use command::{Added, Command, Refused};
 use in_flight::{CompletedItem, InFlightStep};
 use live::LiveStreams;
-use open_texts::OpenTexts;
+pub(super) use waiters::Waiters;
 
 use super::arbiter::Member;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
-use super::error::{EngineError, Result};
-use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
+use super::error::EngineError;
+use super::executor::{ExecutorError, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
-use super::output::{DeliveryEvent, OutputProcessor, Pushed};
 use super::request::workload;
 use super::scheduler::{ScheduleDecision, ScheduledRequest, Scheduler};
-use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
+use super::sequences::{DeliveryEvent, Pushed, Sequences, Watch};
+use super::types::{FinishReason, SequenceId};
 use izwi_types::{StepOutput, Task};
 
-/// Outputs kept for `take_output`.
-const KEPT_OUTPUTS: usize = 256;
 /// A step that waited longer for the device discards the one that was scheduled ahead.
 const MAX_WAITED: Duration = Duration::from_millis(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
+/// How long a request waits for its client while its state takes memory that another request waits for.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -134,28 +133,16 @@ pub(super) struct EngineCore {
     /// Bytes of the model's state of one sequence.
     state_bytes: usize,
     kv: KVCacheManager,
-    output: OutputProcessor,
+    sequences: Sequences,
     live: LiveStreams,
     /// Samples of its audio per second.
     sample_rate: u32,
     /// Whether it generates audio.
     makes_audio: bool,
     metrics: MetricsCollector,
-    requests: HashMap<RequestId, SequenceId>,
-    request_of: HashMap<SequenceId, RequestId>,
-    /// The most tokens of a pass, per sequence.
-    max_tokens: HashMap<SequenceId, usize>,
-    /// Sequences whose text has not ended.
-    open_texts: OpenTexts,
-    /// Sequences that no plan has contained yet.
-    unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
-    kept: VecDeque<EngineOutput>,
-    step_outputs: Vec<EngineOutput>,
-    step_waiters: Vec<oneshot::Sender<Result<Vec<EngineOutput>>>>,
-    drain_waiters: Vec<oneshot::Sender<()>>,
-    end_waiters: Vec<oneshot::Sender<Result<()>>>,
+    waiters: Waiters,
     mode: Mode,
     stopping: bool,
     senders_gone: bool,
@@ -163,7 +150,6 @@ pub(super) struct EngineCore {
     /// Number of steps at the last check of the invariants.
     checked_step: u64,
     epoch: Instant,
-    next_sequence: u64,
     status: EngineStatus,
     publish: watch::Sender<EngineStatus>,
 }
@@ -183,7 +169,7 @@ impl EngineCore {
             scheduler: Scheduler::new(config.scheduler_config()),
             state_bytes: profile.info.state_bytes,
             kv,
-            output: OutputProcessor::new(profile.info.sample_rate_hz),
+            sequences: Sequences::new(profile.info.sample_rate_hz),
             live: LiveStreams::default(),
             sample_rate: profile.info.sample_rate_hz,
             makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
@@ -191,24 +177,14 @@ impl EngineCore {
             config,
             executor: Some(executor),
             device,
-            requests: HashMap::new(),
-            request_of: HashMap::new(),
-            max_tokens: HashMap::new(),
-            open_texts: OpenTexts::default(),
-            unseen: HashMap::new(),
             released: Vec::new(),
-            kept: VecDeque::new(),
-            step_outputs: Vec::new(),
-            step_waiters: Vec::new(),
-            drain_waiters: Vec::new(),
-            end_waiters: Vec::new(),
+            waiters: Waiters::default(),
             mode: Mode::Manual,
             stopping: false,
             senders_gone: false,
             panics: 0,
             checked_step: 0,
             epoch: Instant::now(),
-            next_sequence: 0,
             status: EngineStatus::default(),
             publish,
         }
@@ -258,7 +234,7 @@ impl EngineCore {
                 joined = current.ended() => break joined,
                 Some(command) = commands.recv() => arrived.push(command),
                 // Audio that waits for slow clients goes on meanwhile.
-                event = self.output.next_caught_up(&self.metrics) => {
+                event = self.sequences.next_event(Watch::Slow, &self.metrics) => {
                     self.bring_forward(event);
                     events.push(event);
                 }
@@ -303,7 +279,7 @@ impl EngineCore {
 
     /// Launches a step, `decided` or scheduled now. `None` if there is no work.
     fn launch_step(&mut self, decided: Option<ScheduleDecision>) -> Option<InFlightStep> {
-        if self.mode != Mode::Running && self.step_waiters.is_empty() {
+        if self.mode != Mode::Running && self.waiters.step.is_empty() {
             return None;
         }
         let mut executor = self.executor.take()?;
@@ -315,15 +291,14 @@ impl EngineCore {
         let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
         if decision.is_empty() {
             self.executor = Some(executor);
-            self.answer_steps();
+            self.waiters.answer_steps();
             return None;
         }
         let schedule = Arc::new(self.scheduler.apply_schedule(decision, &mut self.kv));
         self.status.preemptions += schedule.preempted_requests.len() as u64;
         let mut plan = StepPlan { new_sequences: Vec::new(), schedule: Arc::clone(&schedule) };
         for item in schedule.items() {
-            self.output.scheduled(item.sequence, &self.metrics);
-            plan.new_sequences.extend(self.unseen.remove(&item.sequence));
+            plan.new_sequences.extend(self.sequences.planned(item.sequence, &self.metrics));
         }
         let request = self.turn_request(&schedule);
         Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
@@ -346,7 +321,7 @@ impl EngineCore {
         }
         let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {
-            if !self.request_of.contains_key(&item.sequence) {
+            if !self.sequences.is_queued(item.sequence) {
                 continue;
             }
             let result = result.and_then(|output| self.record(item, output));
@@ -377,10 +352,10 @@ impl EngineCore {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
             (_, true, _) => Some(FinishReason::Stop),
             (Some(work), false, _) => {
-                let max_tokens = self.max_tokens.get(&item.sequence).copied().unwrap_or(usize::MAX);
+                let max_tokens = self.sequences.max_tokens(item.sequence);
                 let (work, prompt_tokens) = workload(&self.config, work, max_tokens)
                     .map_err(|error| ExecutorError(format!("the next pass does not fit: {error}")))?;
-                self.output.add_prompt_tokens(item.sequence, prompt_tokens);
+                self.sequences.add_prompt_tokens(item.sequence, prompt_tokens);
                 self.scheduler.next_pass(item.sequence, work, &mut self.kv);
                 None
             }
@@ -397,13 +372,13 @@ impl EngineCore {
     /// Delivers the outputs of a step.
     fn deliver(&mut self, completed: Vec<CompletedItem>) {
         for CompletedItem { sequence, result, finish } in completed {
-            if !self.output.is_live(sequence) {
+            if !self.sequences.is_open(sequence) {
                 continue;
             }
             let error = match result {
                 Ok(output) => {
                     self.forecast_again(sequence);
-                    match self.output.push(sequence, output, &self.metrics) {
+                    match self.sequences.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
                         Pushed::Blocked => self.set_paused(sequence, true),
                         Pushed::Disconnected => {
@@ -423,7 +398,7 @@ impl EngineCore {
                 self.finish(sequence, reason, error);
             }
         }
-        self.answer_steps();
+        self.waiters.answer_steps();
     }
 
     /// Pauses or resumes a sequence whose client is slow.
@@ -436,39 +411,18 @@ impl EngineCore {
         }
     }
 
-    fn answer_steps(&mut self) {
-        let outputs = std::mem::take(&mut self.step_outputs);
-        for waiter in self.step_waiters.drain(..) {
-            // A caller that stopped waiting can still take the outputs.
-            let _ = waiter.send(Ok(outputs.clone()));
-        }
-        for output in outputs {
-            if self.kept.len() == KEPT_OUTPUTS {
-                self.kept.pop_front();
-            }
-            self.kept.push_back(output);
-        }
-    }
-
-    /// Removes a sequence everywhere but in its session.
+    /// Takes a sequence from the queues.
     fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.finish_request(sequence, &mut self.kv);
-        if let Some(request) = self.request_of.remove(&sequence) {
-            self.requests.remove(&request);
-        }
-        self.max_tokens.remove(&sequence);
         self.live.remove(sequence);
-        self.open_texts.remove(sequence);
-        if self.unseen.remove(&sequence).is_none() {
-            self.released.push(sequence);
-        }
+        self.released.extend(self.sequences.leave(sequence).then_some(sequence));
     }
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
         self.remove(sequence);
         let error = error.map(EngineError::Execution);
-        let output = self.output.finish(sequence, reason, error, &mut self.metrics);
-        self.step_outputs.extend(output);
+        let output = self.sequences.finish(sequence, reason, error, &mut self.metrics);
+        self.waiters.outputs.extend(output);
     }
 
     /// Aborts a request; connected clients get a final result.
@@ -480,23 +434,43 @@ impl EngineCore {
             AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
             AbortCause::Disconnect | AbortCause::SlowClient => {
                 self.remove(sequence);
-                self.output.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
+                self.sequences.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
             }
         }
     }
 
     /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
     fn reap_disconnected(&mut self) {
-        for event in self.output.ready_events(&self.metrics) {
+        for event in self.sequences.ready_events(&self.metrics) {
             self.delivery_event(event);
         }
-        for sequence in self.output.disconnected() {
+        for sequence in self.sequences.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
-        for sequence in self.output.stalled(self.stall_limit()) {
+        for sequence in self.sequences.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
         self.check_texts();
+    }
+
+    /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
+    fn check_texts(&mut self) {
+        let limit = self.crowded(self.config.text_timeout);
+        for sequence in self.sequences.with_open_text() {
+            self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
+        }
+        for sequence in self.sequences.expired(limit) {
+            let message = format!(
+                "no more text came for {} s; end the text, or raise text_timeout",
+                limit.as_secs_f64()
+            );
+            self.finish(sequence, FinishReason::TextTimeout, Some(message));
+        }
+    }
+
+    /// A limit on waiting for a client, while others wait for the memory that its request holds.
+    fn crowded(&self, limit: Duration) -> Duration {
+        if self.scheduler.waits_for_state() { limit.min(CROWDED_TIMEOUT) } else { limit }
     }
 
     /// How far a client may fall behind real time.
@@ -522,8 +496,8 @@ impl EngineCore {
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.stall_limit());
-        let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
+        let stall = self.sequences.next_stall(self.stall_limit());
+        let expiry = self.sequences.next_expiry(self.crowded(self.config.text_timeout));
         // Streams of other engines make room unsaid.
         let waits = self.live.has_held() || self.status.refuses_until.is_some();
         let retry = waits.then(|| Instant::now() + live::RETRY);
@@ -539,7 +513,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(&self.metrics), if self.output.has_idle() => self.delivery_event(event),
+            event = self.sequences.next_event(Watch::Idle, &self.metrics), if self.sequences.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -565,7 +539,7 @@ impl EngineCore {
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.scheduler_is_empty() && self.output.is_empty();
+        let idle = self.scheduler_is_empty() && self.sequences.is_empty();
         let unreachable = self.senders_gone && (idle || self.mode != Mode::Running);
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
     }
@@ -578,7 +552,7 @@ impl EngineCore {
     }
 
     fn fail_all(&mut self, reason: &str) {
-        for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
+        for sequence in self.sequences.ids() {
             self.finish(sequence, FinishReason::Error, Some(reason.to_owned()));
         }
     }
@@ -586,13 +560,16 @@ impl EngineCore {
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
-        self.status.awaiting_text = self.open_texts.num_waiting();
-        self.status.streams = self.output.playing().collect();
+        self.status.awaiting_text = self.sequences.num_waiting_for_text();
+        self.status.streams = self.sequences.playing().collect();
         self.status.kv = self.kv.stats();
         self.predict_next();
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
-        if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {
-            self.drain_waiters.drain(..).for_each(|waiter| _ = waiter.send(()));
+        if self.status.state == EngineState::Draining
+            && self.scheduler_is_empty()
+            && self.sequences.is_empty()
+        {
+            self.waiters.answer_drained();
         }
         self.publish.send_replace(self.status.clone());
     }

@@ -16,12 +16,12 @@ mod error;
 pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
-mod output;
 mod recordings;
 pub mod remote;
 mod replicas;
 pub mod request;
 pub mod scheduler;
+mod sequences;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -45,7 +45,7 @@ pub use izwi_types::{
     SpeechOptions, SpokenWord, Task, Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
-pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
+pub use metrics::MetricsSnapshot;
 pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
 pub use request::{
@@ -60,11 +60,11 @@ pub use types::{
 use self::admission::StreamRate;
 use self::arbiter::{Member, TurnRequest};
 use self::cloning::CloningTime;
-use self::core::{AbortCause, Admission, Command, Refused};
+use self::core::{AbortCause, Command, Refused};
 use self::cost::CostModel;
 use self::types::audio_duration;
-use output::Delivery;
 use recordings::KeptRecordings;
+use sequences::{Admission, Client, Delivery};
 
 use replicas::Replica;
 use request::{Abandoned, AudioIntake, RequestProcessor};
@@ -156,12 +156,12 @@ impl Engine {
         Ok((id, receiver))
     }
 
-    /// Queues a request. Its result is returned by [`Engine::step`] or, once finished, by [`Engine::take_output`].
+    /// Queues a request. The [`Engine::step`] in which it ends returns its result.
     ///
     /// # Errors
     /// The request is rejected.
     pub async fn add_request(&self, request: EngineCoreRequest) -> Result<RequestId> {
-        self.submit(request, Delivery::Kept).await
+        self.submit(request, Delivery::Step).await
     }
 
     /// Aborts a request, at the latest after the in-flight step. Returns whether the request was open.
@@ -235,14 +235,6 @@ impl Engine {
         }
     }
 
-    /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.
-    ///
-    /// # Errors
-    /// The engine has stopped.
-    pub async fn take_output(&self, id: &RequestId) -> Result<Option<EngineOutput>> {
-        self.ask(|reply| Command::TakeOutput(id.clone(), reply)).await
-    }
-
     /// Runs one step, or awaits the next step of a running engine, and returns the results of finished requests.
     ///
     /// # Errors
@@ -311,12 +303,12 @@ impl Engine {
     }
 
     /// Number of requests waiting for admission.
-    pub async fn pending_requests(&self) -> usize {
+    pub fn pending_requests(&self) -> usize {
         self.status().pending
     }
 
     /// Number of running requests.
-    pub async fn running_requests(&self) -> usize {
+    pub fn running_requests(&self) -> usize {
         self.status().running
     }
 
@@ -398,10 +390,10 @@ impl Engine {
         let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
             Ok((processor.read(request, &mut intake)?, intake))
         };
-        let (admissible, intake) = if clones {
+        let (prepared, intake) = if clones {
             // Recordings are decoded before the device is taken.
             let (readable, intake) = self.prepare(read).await?;
-            let length = readable.open_audio();
+            let length = readable.1.open_audio;
             (self.clone_voice(length, move |processor| processor.finish(readable)).await?, intake)
         } else {
             let process = move |processor: &RequestProcessor, intake: AudioIntake| {
@@ -410,16 +402,16 @@ impl Engine {
             };
             self.prepare(process).await?
         };
-        let audio_share = intake.into_share();
-        if let Some(input) = &admissible.text_input {
-            let (commands, id) = (self.commands.downgrade(), admissible.id.clone());
+        if let Some(input) = &prepared.info.text_input {
+            let (commands, id) = (self.commands.downgrade(), prepared.info.id.clone());
             let wake = move || {
                 // An engine that has ended ends the request too.
                 let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
             };
-            input.attach(self.processor.preparer(), admissible.prepared.clone(), Box::new(wake))?;
+            input.attach(self.processor.preparer(), prepared.prepared.clone(), Box::new(wake))?;
         }
-        let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
+        let client = Client { delivery, accepted_at, _audio_share: intake.into_share() };
+        let admission = Box::new(Admission { request: prepared, client });
         let added = self.ask(|reply| Command::Add(admission, reply)).await?;
         added.map_err(|Refused { error, .. }| error)
     }

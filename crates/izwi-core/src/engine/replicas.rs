@@ -17,18 +17,17 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use izwi_types::Task;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use cached_prompts::CachedPrompts;
 
 use super::config::EngineCoreConfig;
-use super::core::{Added, Admission, Command, EngineState, EngineStatus, Refused};
+use super::core::{Added, Command, EngineState, EngineStatus, Refused};
 use super::error::EngineError;
 use super::kv_cache::{BlockHash, KVCacheStats};
 use super::metrics::{self, MetricsCollector};
-use super::output::Delivery;
+use super::sequences::Admission;
 use super::types::SequenceId;
 
 /// State of one replica of a model.
@@ -315,10 +314,8 @@ impl ReplicaRouter {
     fn handle(&mut self, command: Command) {
         match command {
             Command::Add(admission, reply) => {
-                let is_live = admission.admissible.live
-                    && admission.admissible.task != Task::Asr
-                    && matches!(admission.delivery, Delivery::Stream(_));
-                let prompt = admission.admissible.work.prefix();
+                let is_live = admission.is_live_stream();
+                let prompt = admission.request.work.prefix();
                 let cached = self.cached.positions(prompt, self.replicas.len());
                 let last_block = prompt.last().copied();
                 let offer = Offer { reply, is_live, cached, last_block, tried: Vec::new(), refusal: None };
@@ -332,10 +329,6 @@ impl ReplicaRouter {
             }
             Command::TextGrew(id) => self.tell_all(|| Command::TextGrew(id.clone())),
             Command::PlaybackAck(id, played) => self.tell_all(|| Command::PlaybackAck(id.clone(), played)),
-            Command::TakeOutput(id, reply) => {
-                let found = self.ask_all(|reply| Command::TakeOutput(id.clone(), reply));
-                tokio::spawn(async move { reply.send(found.await.into_iter().flatten().next()) });
-            }
             Command::Step(reply) => {
                 let stepped = self.ask_all(Command::Step);
                 tokio::spawn(async move { reply.send(whole(stepped.await).map(|outputs| outputs.concat())) });

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
 use crate::engine::admission::StreamRate;
@@ -12,19 +11,8 @@ use crate::engine::arbiter::EngineLoad;
 use crate::engine::cost::CostModel;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::metrics::MetricsSnapshot;
-use crate::engine::output::Delivery;
-use crate::engine::request::AdmissibleRequest;
+use crate::engine::sequences::Admission;
 use crate::engine::types::{EngineOutput, RequestId};
-
-/// A prepared request and the channel of its result.
-#[derive(Debug)]
-pub(in crate::engine) struct Admission {
-    pub(in crate::engine) admissible: AdmissibleRequest,
-    pub(in crate::engine) delivery: Delivery,
-    pub(in crate::engine) accepted_at: Instant,
-    /// The request's share of the open audio.
-    pub(in crate::engine) audio_share: Option<OwnedSemaphorePermit>,
-}
 
 /// Why a request was not added.
 #[derive(Debug)]
@@ -52,7 +40,6 @@ pub(in crate::engine) enum Command {
     TextGrew(RequestId),
     PlaybackAck(RequestId, Duration),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
-    TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
     /// What the engine has learned about the time and the audio of steps.
     Learned(oneshot::Sender<(CostModel, StreamRate)>),
@@ -69,11 +56,7 @@ impl Command {
     /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
-            Self::PlaybackAck(..)
-            | Self::Metrics(_)
-            | Self::Learned(_)
-            | Self::TakeOutput(..)
-            | Self::CheckInvariants(_) => false,
+            Self::PlaybackAck(..) | Self::Metrics(_) | Self::Learned(_) | Self::CheckInvariants(_) => false,
             // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
             Self::TextGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
@@ -103,7 +86,7 @@ impl EngineCore {
             Ok((executor, Ok(steps))) => {
                 self.executor = Some(executor);
                 self.status.state = EngineState::Ready;
-                self.output.set_ready();
+                self.sequences.set_ready();
                 // The first step also loads what is loaded once.
                 for (shape, duration) in steps.into_iter().skip(1) {
                     self.scheduler.observe(shape, duration);
@@ -139,7 +122,7 @@ impl EngineCore {
                 let _ = reply.send(answer);
             }
             Command::Abort(id, cause, reply) => {
-                let sequence = self.requests.get(&id).copied();
+                let sequence = self.sequences.find(&id);
                 if let Some(sequence) = sequence {
                     self.abort(sequence, cause);
                     // Whoever interrupts may ask again at once, of any engine of the device.
@@ -148,18 +131,22 @@ impl EngineCore {
                 }
                 let _ = reply.send(sequence.is_some());
             }
-            Command::TextGrew(id) => self.text_grew(&id),
-            Command::PlaybackAck(id, played) => {
-                if let Some(sequence) = self.requests.get(&id) {
-                    self.output.acknowledge(*sequence, played);
-                    self.set_playback(*sequence);
+            Command::TextGrew(id) => {
+                let sequence = self.sequences.find(&id);
+                let grown =
+                    sequence.and_then(|sequence| Some((sequence, self.sequences.text_grew(sequence)?)));
+                if let Some((sequence, positions)) = grown {
+                    self.scheduler.set_positions(sequence, positions);
+                    self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
                 }
             }
-            Command::Step(reply) => self.step_waiters.push(reply),
-            Command::TakeOutput(id, reply) => {
-                let index = self.kept.iter().position(|output| output.request_id == id);
-                let _ = reply.send(index.and_then(|index| self.kept.remove(index)));
+            Command::PlaybackAck(id, played) => {
+                if let Some(sequence) = self.sequences.find(&id) {
+                    self.sequences.acknowledge(sequence, played);
+                    self.set_playback(sequence);
+                }
             }
+            Command::Step(reply) => self.waiters.step.push(reply),
             Command::Metrics(reply) => {
                 let _ = reply.send(self.metrics.snapshot());
             }
@@ -178,13 +165,13 @@ impl EngineCore {
                     self.status.state = EngineState::Draining;
                 }
                 self.mode = Mode::Running;
-                self.drain_waiters.push(reply);
+                self.waiters.drained.push(reply);
                 self.publish();
             }
             Command::Stop => self.stopping = true,
             Command::AwaitEnd(reply) => {
                 self.mode = Mode::Running;
-                self.end_waiters.push(reply);
+                self.waiters.end.push(reply);
             }
         }
     }
@@ -198,24 +185,21 @@ impl EngineCore {
         match &reason {
             Some(reason) => self.fail_all(reason),
             None => {
-                for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
+                for sequence in self.sequences.ids() {
                     self.abort(sequence, AbortCause::Shutdown);
                 }
                 self.status.state = EngineState::Stopped;
             }
         }
-        self.answer_steps();
+        self.waiters.answer_steps();
         self.device.set_load(EngineLoad::default(), true);
         if let Some(mut executor) = self.executor.take() {
             // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
         }
         self.publish();
-        let verdict = || reason.clone().map_or(Ok(()), |reason| Err(EngineError::Stopped(reason)));
-        self.drain_waiters.clear();
-        for waiter in self.end_waiters.drain(..) {
-            let _ = waiter.send(verdict());
-        }
+        let verdict = reason.clone().map_or(Ok(()), |reason| Err(EngineError::Stopped(reason)));
+        self.waiters.answer_end(&verdict);
         let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "stop was requested".to_owned()));
         while let Some(command) = commands.recv().await {
             match command {
@@ -224,7 +208,7 @@ impl EngineCore {
                     let _ = reply.send(Err(refused));
                 }
                 Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
-                Command::AwaitEnd(reply) => drop(reply.send(verdict())),
+                Command::AwaitEnd(reply) => drop(reply.send(verdict.clone())),
                 Command::Drain(reply) => drop(reply),
                 other => self.handle(other),
             }

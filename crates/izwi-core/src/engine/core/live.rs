@@ -8,17 +8,17 @@ use std::time::Duration;
 use izwi_types::{StepOutput, Task};
 use tokio::time::Instant;
 
-use super::{Added, Admission, EngineCore, EngineState, Refused};
+use super::{Added, EngineCore, EngineState, Refused};
 use crate::engine::admission::{Candidate, Decision, Forecast, LengthModel, StreamRate};
 use crate::engine::arbiter::{Due, TurnRequest};
 use crate::engine::cost::{StepShape, safety};
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::NewSequenceData;
-use crate::engine::output::{Delivery, DeliveryEvent, SessionStart};
+use crate::engine::request::{PreparedRequest, RequestInfo};
 use crate::engine::scheduler::{
     Deadline, NewSequence, Playback, Pressure, ScheduleResult, ScheduledRequest, Workload,
 };
-use crate::engine::types::{FinishReason, SequenceId, audio_duration};
+use crate::engine::sequences::{Admission, DeliveryEvent};
+use crate::engine::types::{FinishReason, Prediction, SequenceId, audio_duration};
 
 /// Weight of a new observation of the audio of a step.
 const WEIGHT: f64 = 0.02;
@@ -172,13 +172,13 @@ impl EngineCore {
 
     /// Whether a request may be added now, and what was decided about a live stream.
     fn may_add(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
-        let id = &admission.admissible.id;
+        let id = &admission.request.info.id;
         match &self.status.state {
             EngineState::Draining => return Err(EngineError::Draining),
             EngineState::Dead(reason) => return Err(EngineError::Stopped(reason.clone())),
             _ => {}
         }
-        if self.requests.contains_key(id) {
+        if self.sequences.find(id).is_some() {
             return Err(EngineError::DuplicateId(id.to_string()));
         }
         let waiting = self.scheduler.num_waiting();
@@ -193,60 +193,28 @@ impl EngineCore {
 
     /// Adds a request to the waiting queue.
     fn add(&mut self, admission: Admission, accepted: Option<(Candidate, Decision)>) {
-        let forecast = accepted.as_ref().and_then(|(_, decision)| decision.forecast());
-        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        let id = admissible.id.clone();
-        let text_chars = admissible.known_chars();
-        let live = accepted.is_some();
+        let RequestInfo { priority, task, live, ref id, .. } = admission.request.info;
+        let (request_id, accepted_at) = (id.clone(), admission.client.accepted_at);
+        let text_chars = admission.request.info.known_chars();
         // A window of live audio makes no audio, but somebody waits for it: its steps go before bulk work.
-        let is_window = admissible.live && admissible.task == Task::Asr;
-        self.next_sequence += 1;
-        let sequence = SequenceId(self.next_sequence);
-        self.output.open(SessionStart {
-            sequence,
-            request_id: id.clone(),
-            task: admissible.task,
-            delivery,
-            live,
-            prediction: forecast.and_then(|forecast| forecast.prediction),
-            head_start_samples: forecast.map_or(0, |forecast| {
-                let head_start = forecast.head_start_s * f64::from(self.sample_rate);
-                if forecast.head_start_s > 0.0 {
-                    admissible.chunk_lengths.first() as u64 + head_start as u64
-                } else {
-                    0
-                }
-            }),
-            chunk_lengths: admissible.chunk_lengths,
-            prompt_tokens: admissible.prompt_tokens,
-            seed: admissible.seed,
-            notes: admissible.notes,
-            recording: admissible.recording,
-            _audio_share: audio_share,
-            accepted_at,
-        });
+        let is_window = live && task == Task::Asr;
+        let (sequence, work) = self.sequences.add(admission, accepted.is_some());
         self.scheduler.add_request(NewSequence {
             id: sequence,
-            request_id: id.clone(),
-            priority: admissible.priority,
-            live: live || is_window,
+            request_id,
+            priority,
+            live: accepted.is_some() || is_window,
             arrival_us: accepted_at.saturating_duration_since(self.epoch).as_micros() as u64,
             state_bytes: self.state_bytes,
-            is_continued: admissible.task == Task::Chat,
-            work: admissible.work,
+            is_continued: task == Task::Chat,
+            work,
         });
         if let Some(accepted) = &accepted {
             self.add_stream(sequence, text_chars, accepted, accepted_at);
         }
-        self.max_tokens.insert(sequence, admissible.max_tokens);
-        if let Some(input) = admissible.text_input {
-            self.scheduler.set_positions(sequence, input.positions());
-            self.open_texts.open(sequence, input);
+        if let Some(positions) = self.sequences.text_grew(sequence) {
+            self.scheduler.set_positions(sequence, positions);
         }
-        let data = NewSequenceData { sequence, prepared: admissible.prepared };
-        self.unseen.insert(sequence, data);
-        self.requests.insert(id.clone(), sequence);
-        self.request_of.insert(sequence, id);
     }
 
     /// Learns from an executed step.
@@ -275,7 +243,7 @@ impl EngineCore {
             && reason == FinishReason::Stop
         {
             let text_chars = stream.text_chars;
-            let samples = self.output.generated_samples(sequence) + last_samples;
+            let samples = self.sequences.generated_samples(sequence) + last_samples;
             let audio = audio_duration(samples, self.sample_rate);
             self.live.lengths.observe(text_chars, audio.as_secs_f64());
         }
@@ -323,7 +291,7 @@ impl EngineCore {
     /// Forecasts a stream again whose first chunk is about to leave: more is known now than when it came.
     pub(super) fn forecast_again(&mut self, sequence: SequenceId) {
         let Some(stream) = self.live.streams.get(&sequence) else { return };
-        if !self.output.is_beginning(sequence) {
+        if !self.sequences.is_beginning(sequence) {
             return;
         }
         let candidate = stream.candidate;
@@ -333,13 +301,15 @@ impl EngineCore {
             let samples = candidate.first_chunk_s() + head_start_s;
             let head_start =
                 if head_start_s > 0.0 { (samples * f64::from(self.sample_rate)) as u64 } else { 0 };
-            self.output.set_forecast(sequence, rtf, prebuffer, head_start);
+            let first_audio = self.sequences.predicted_first_audio(sequence);
+            let prediction = Prediction { first_audio, rtf, prebuffer };
+            self.sequences.set_forecast(sequence, Some(prediction), head_start);
         }
     }
 
     /// Tells the scheduler the playback of a live stream.
     pub(super) fn set_playback(&mut self, sequence: SequenceId) {
-        if let Some(end) = self.output.playback_end(sequence) {
+        if let Some(end) = self.sequences.playback_end(sequence) {
             self.set_playback_end(sequence, end);
         }
     }
@@ -348,7 +318,7 @@ impl EngineCore {
     /// for it.
     pub(super) fn resume_playback(&mut self, sequence: SequenceId) {
         let Some((end, (chunk, _))) =
-            self.output.playback_end(sequence).zip(self.output.chunk_progress(sequence))
+            self.sequences.playback_end(sequence).zip(self.sequences.chunk_progress(sequence))
         else {
             return;
         };
@@ -356,7 +326,7 @@ impl EngineCore {
     }
 
     fn set_playback_end(&mut self, sequence: SequenceId, end: Instant) {
-        let Some(progress) = self.output.chunk_progress(sequence) else { return };
+        let Some(progress) = self.sequences.chunk_progress(sequence) else { return };
         let playback = self.playback(end, progress);
         self.scheduler.set_playback(sequence, playback);
     }
@@ -364,8 +334,8 @@ impl EngineCore {
     /// Tells the device of a stream whose reader has caught up during a step: the step may still wait for its turn.
     pub(super) fn bring_forward(&self, event: DeliveryEvent) {
         let DeliveryEvent::CaughtUp(sequence) = event else { return };
-        let end = self.output.playback_end(sequence);
-        if let Some((end, progress)) = end.zip(self.output.chunk_progress(sequence)) {
+        let end = self.sequences.playback_end(sequence);
+        if let Some((end, progress)) = end.zip(self.sequences.chunk_progress(sequence)) {
             let deadline = self.scheduler.deadline_of(self.playback(end, progress));
             self.device.bring_forward(self.due(deadline));
         }
@@ -391,22 +361,18 @@ impl EngineCore {
     /// # Errors
     /// It is a live stream that would interrupt others.
     pub(super) fn consider(&mut self, admission: &Admission) -> Result<Option<(Candidate, Decision)>> {
-        let Admission { admissible, delivery, accepted_at, .. } = admission;
-        if !(admissible.live
-            && admissible.task != Task::Asr
-            && self.makes_audio
-            && matches!(delivery, Delivery::Stream(_)))
-        {
+        if !admission.is_live_stream() {
             return Ok(None);
         }
-        let most_s = admissible.max_tokens as f64 * self.live.token_s;
-        let expected_s = self.live.lengths.expected_s(admissible.known_chars());
+        let PreparedRequest { info, work, .. } = &admission.request;
+        let most_s = info.max_tokens as f64 * self.live.token_s;
+        let expected_s = self.live.lengths.expected_s(info.known_chars());
         let limited = |seconds: f64| if most_s > 0.0 { seconds.min(most_s) } else { seconds };
         let candidate = Candidate {
-            prompt: setup(&admissible.work),
+            prompt: setup(work),
             length_s: limited(expected_s),
             most_s: limited(self.live.lengths.margin() * expected_s),
-            chunks: admissible.chunk_lengths,
+            chunks: info.chunk_lengths,
             sample_rate: self.sample_rate,
         };
         self.live.last_candidate = Some(candidate);
@@ -423,7 +389,7 @@ impl EngineCore {
             decision = Decision::Admit(forecast);
         }
         // The prediction counts from the arrival, before the input was prepared.
-        let prepared = accepted_at.elapsed();
+        let prepared = admission.client.accepted_at.elapsed();
         if let Decision::Admit(forecast) | Decision::Wait(forecast) = &mut decision
             && let Some(prediction) = &mut forecast.prediction
         {
@@ -447,10 +413,18 @@ impl EngineCore {
             self.live.hold(sequence);
             self.scheduler.set_deferred(sequence, true);
         }
-        let prediction = decision.forecast().and_then(|forecast| forecast.prediction);
+        let forecast = decision.forecast();
+        let prediction = forecast.and_then(|forecast| forecast.prediction);
+        let head_start_s = forecast.map_or(0.0, |forecast| forecast.head_start_s);
+        let head_start = if head_start_s > 0.0 {
+            candidate.chunks.first() as u64 + (head_start_s * f64::from(self.sample_rate)) as u64
+        } else {
+            0
+        };
+        self.sequences.set_forecast(sequence, prediction, head_start);
         let first_audio = prediction.map(|told| told.first_audio);
         let due = accepted_at + first_audio.unwrap_or_default();
-        let expected = self.playback(due, self.output.chunk_progress(sequence).unwrap_or_default());
+        let expected = self.playback(due, self.sequences.chunk_progress(sequence).unwrap_or_default());
         self.scheduler.set_first_audio(sequence, expected);
         // The other engines of the device decide with it from now on.
         self.publish_load(false);

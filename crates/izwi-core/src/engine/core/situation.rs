@@ -22,7 +22,7 @@ impl EngineCore {
         let due = self.scheduler.deadline().map(|deadline| self.due(deadline));
         let now = Instant::now();
         for (id, stream) in &mut self.live.streams {
-            stream.is_forgotten |= stream.is_stalled(now, self.output.playback_end(*id));
+            stream.is_forgotten |= stream.is_stalled(now, self.sequences.playback_end(*id));
         }
         let load = self.with_situation(|situation| {
             let utilisation = situation.utilisation();
@@ -128,17 +128,17 @@ impl EngineCore {
     }
 
     fn live_stream(&self, id: SequenceId, stream: &Stream, rate: StreamRate, now: Instant) -> LiveStream {
-        let done = audio_duration(self.output.generated_samples(id), self.sample_rate).as_secs_f64();
+        let done = audio_duration(self.sequences.generated_samples(id), self.sample_rate).as_secs_f64();
         let left_s =
             self.live.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
         let most_left_s =
             self.live.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
-        let Some(end) = self.output.playback_end(id) else {
+        let Some(end) = self.sequences.playback_end(id) else {
             let setup = stream.candidate.prompt;
             return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
         };
         let played_s = end.saturating_duration_since(now).as_secs_f64();
-        let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
+        let missing = self.sequences.chunk_progress(id).map_or(0, |(_, missing)| missing);
         let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
         let step_s = self.scheduler.costs().seconds(rate.step);
         let steps = self.live.steps(missing_s);
