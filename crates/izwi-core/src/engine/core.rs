@@ -5,10 +5,9 @@
 //! launched first, and the results of the finished step are delivered while it runs. Must not know tensors or wire
 //! formats.
 
+mod admit;
 mod command;
 mod in_flight;
-mod live;
-mod situation;
 mod waiters;
 
 use std::sync::Arc;
@@ -19,26 +18,27 @@ use tokio::time::Instant;
 
 pub(super) use command::{Added, Command, Refused};
 use in_flight::{CompletedItem, InFlightStep};
-use live::LiveStreams;
 pub(super) use waiters::Waiters;
 
-use super::arbiter::Member;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::EngineError;
 use super::executor::{ExecutorError, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
+use super::qos::{Event, Outlook, Qos};
 use super::request::workload;
 use super::scheduler::{ScheduleDecision, ScheduledRequest, Scheduler};
-use super::sequences::{DeliveryEvent, Pushed, Sequences, Watch};
+use super::sequences::{AbortCause, DeliveryEvent, Pushed, Sequences, Watch};
 use super::types::{FinishReason, SequenceId};
-use izwi_types::{StepOutput, Task};
+use izwi_types::StepOutput;
 
 /// A step that waited longer for the device discards the one that was scheduled ahead.
 const MAX_WAITED: Duration = Duration::from_millis(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
+/// How often an engine looks whether streams of other engines have made room.
+const RETRY: Duration = Duration::from_millis(50);
 /// How long a request waits for its client while its state takes memory that another request waits for.
 const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -81,14 +81,8 @@ pub struct EngineStatus {
     pub preschedule_used: u64,
     /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
-    /// When another live stream would be accepted, as predicted for this snapshot; `None` if at once.
-    pub refuses_until: Option<Instant>,
-    /// From the arrival of another live stream until its listener hears it, as predicted; zero while nothing is known.
-    pub first_sound: Duration,
-    /// Predicted time in which all sequences and another one have a step.
-    pub step_with_another: Duration,
-    /// Predicted time of one more position of a prompt.
-    pub prompt_token: Duration,
+    /// What another live stream could expect.
+    pub outlook: Outlook,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,44 +95,16 @@ enum Mode {
     Running,
 }
 
-/// Why a request is aborted, as `izwi_aborts_total` counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AbortCause {
-    Client,
-    Interrupt,
-    Disconnect,
-    SlowClient,
-    Shutdown,
-}
-
-impl AbortCause {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Interrupt => "interrupt",
-            Self::Disconnect => "disconnect",
-            Self::SlowClient => "slow_client",
-            Self::Shutdown => "shutdown",
-        }
-    }
-}
-
 /// The step loop; runs as one task.
 pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
-    /// This engine's place on the device.
-    device: Arc<Member>,
     scheduler: Scheduler,
     /// Bytes of the model's state of one sequence.
     state_bytes: usize,
     kv: KVCacheManager,
     sequences: Sequences,
-    live: LiveStreams,
-    /// Samples of its audio per second.
-    sample_rate: u32,
-    /// Whether it generates audio.
-    makes_audio: bool,
+    qos: Box<dyn Qos>,
     metrics: MetricsCollector,
     /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
@@ -158,7 +124,8 @@ impl EngineCore {
     pub(super) fn new(
         config: Arc<EngineCoreConfig>,
         executor: Box<dyn ModelExecutor>,
-        device: Arc<Member>,
+        qos: Box<dyn Qos>,
+        epoch: Instant,
         metrics: MetricsCollector,
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
@@ -170,13 +137,10 @@ impl EngineCore {
             state_bytes: profile.info.state_bytes,
             kv,
             sequences: Sequences::new(profile.info.sample_rate_hz),
-            live: LiveStreams::default(),
-            sample_rate: profile.info.sample_rate_hz,
-            makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
+            qos,
             metrics,
             config,
             executor: Some(executor),
-            device,
             released: Vec::new(),
             waiters: Waiters::default(),
             mode: Mode::Manual,
@@ -184,7 +148,7 @@ impl EngineCore {
             senders_gone: false,
             panics: 0,
             checked_step: 0,
-            epoch: Instant::now(),
+            epoch,
             status: EngineStatus::default(),
             publish,
         }
@@ -235,7 +199,9 @@ impl EngineCore {
                 Some(command) = commands.recv() => arrived.push(command),
                 // Audio that waits for slow clients goes on meanwhile.
                 event = self.sequences.next_event(Watch::Slow, &self.metrics) => {
-                    self.bring_forward(event);
+                    if let DeliveryEvent::CaughtUp(sequence) = event {
+                        self.observe(Event::CatchesUp(sequence));
+                    }
                     events.push(event);
                 }
             }
@@ -248,7 +214,7 @@ impl EngineCore {
         }
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
-        self.start_held();
+        self.observe(Event::Freed);
         // The next step was decided for the time at which this one would have ended without waiting for the device.
         let unchanged =
             waited <= MAX_WAITED && !arrived.iter().any(|command| command.changes_schedule(self.mode));
@@ -256,7 +222,7 @@ impl EngineCore {
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
-        self.publish_load(false);
+        self.observe(Event::Settled { is_idle: false });
         for command in arrived {
             self.handle(command);
         }
@@ -286,7 +252,7 @@ impl EngineCore {
         executor.release(&std::mem::take(&mut self.released));
         self.update_clock();
         if decided.is_none() {
-            self.start_held();
+            self.observe(Event::Freed);
         }
         let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
         if decision.is_empty() {
@@ -300,8 +266,18 @@ impl EngineCore {
         for item in schedule.items() {
             plan.new_sequences.extend(self.sequences.planned(item.sequence, &self.metrics));
         }
-        let request = self.turn_request(&schedule);
-        Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
+        let request = self.qos.turn(&schedule, &self.scheduler);
+        Some(InFlightStep::launch(executor, plan, self.qos.device(), request))
+    }
+
+    /// Tells the scheduler the time and what limits the next step.
+    fn update_clock(&mut self) {
+        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
+        self.qos.budget(&mut self.scheduler, &self.sequences);
+    }
+
+    fn observe(&mut self, event: Event<'_>) {
+        self.qos.observe(event, &mut self.scheduler, &mut self.sequences);
     }
 
     /// Updates queues and block accounting after a step. Delivers nothing, so that the next step is launched early.
@@ -317,7 +293,7 @@ impl EngineCore {
             _ => self.die("the executor failed repeatedly; restart the service"),
         }
         if !returned.panicked {
-            self.observe_step(&returned.schedule, returned.times.executed);
+            self.observe(Event::Step(&returned.schedule, returned.times.executed));
         }
         let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {
@@ -331,8 +307,10 @@ impl EngineCore {
             };
             let result = result.map(|(output, _)| output);
             if let Some(reason) = finish {
-                let samples = result.as_ref().map_or(0, |output| output.samples.len());
-                self.observe_length(item.sequence, reason, samples as u64);
+                if reason == FinishReason::Stop {
+                    let samples = result.as_ref().map_or(0, |output| output.samples.len());
+                    self.observe(Event::Complete(item.sequence, samples as u64));
+                }
                 self.remove(item.sequence);
             }
             completed.push(CompletedItem { sequence: item.sequence, result, finish });
@@ -346,7 +324,7 @@ impl EngineCore {
         item: &ScheduledRequest,
         output: StepOutput,
     ) -> std::result::Result<(StepOutput, Option<FinishReason>), ExecutorError> {
-        self.observe_item(item, &output);
+        self.observe(Event::Item(item, &output));
         let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
@@ -377,16 +355,19 @@ impl EngineCore {
             }
             let error = match result {
                 Ok(output) => {
-                    self.forecast_again(sequence);
+                    self.observe(Event::Output(sequence));
                     match self.sequences.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
-                        Pushed::Blocked => self.set_paused(sequence, true),
+                        Pushed::Blocked => {
+                            self.scheduler.set_paused(sequence, true);
+                            self.observe(Event::Paused(sequence));
+                        }
                         Pushed::Disconnected => {
                             self.abort(sequence, AbortCause::Disconnect);
                             continue;
                         }
                     }
-                    self.set_playback(sequence);
+                    self.observe(Event::Played(sequence));
                     None
                 }
                 Err(error) => {
@@ -401,20 +382,10 @@ impl EngineCore {
         self.waiters.answer_steps();
     }
 
-    /// Pauses or resumes a sequence whose client is slow.
-    fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
-        self.scheduler.set_paused(sequence, is_paused);
-        if self.live.set_paused(sequence, is_paused) && self.config.admission {
-            // Others may have its place: it waits for one, as a stream that starts does.
-            self.scheduler.set_deferred(sequence, true);
-            self.live.hold(sequence);
-        }
-    }
-
     /// Takes a sequence from the queues.
     fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.finish_request(sequence, &mut self.kv);
-        self.live.remove(sequence);
+        self.observe(Event::Left(sequence));
         self.released.extend(self.sequences.leave(sequence).then_some(sequence));
     }
 
@@ -425,18 +396,11 @@ impl EngineCore {
         self.waiters.outputs.extend(output);
     }
 
-    /// Aborts a request; connected clients get a final result.
+    /// Aborts a request.
     fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
-        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
-        self.metrics.aborted(cause.label());
-        match cause {
-            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
-            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
-            AbortCause::Disconnect | AbortCause::SlowClient => {
-                self.remove(sequence);
-                self.sequences.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
-            }
-        }
+        self.remove(sequence);
+        let output = self.sequences.abort(sequence, cause, &mut self.metrics);
+        self.waiters.outputs.extend(output);
     }
 
     /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
@@ -481,8 +445,8 @@ impl EngineCore {
     fn delivery_event(&mut self, event: DeliveryEvent) {
         match event {
             DeliveryEvent::CaughtUp(sequence) => {
-                self.set_paused(sequence, false);
-                self.resume_playback(sequence);
+                self.scheduler.set_paused(sequence, false);
+                self.observe(Event::CaughtUp(sequence));
             }
             DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
         }
@@ -490,7 +454,7 @@ impl EngineCore {
 
     /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        self.publish_load(true);
+        self.observe(Event::Settled { is_idle: true });
         self.publish();
         self.check_idle();
         if self.is_over() {
@@ -499,8 +463,8 @@ impl EngineCore {
         let stall = self.sequences.next_stall(self.stall_limit());
         let expiry = self.sequences.next_expiry(self.crowded(self.config.text_timeout));
         // Streams of other engines make room unsaid.
-        let waits = self.live.has_held() || self.status.refuses_until.is_some();
-        let retry = waits.then(|| Instant::now() + live::RETRY);
+        let waits = self.status.outlook.held > 0 || self.status.outlook.refuses_until.is_some();
+        let retry = waits.then(|| Instant::now() + RETRY);
         let stalled = async {
             match stall.into_iter().chain(expiry).chain(retry).min() {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -563,7 +527,7 @@ impl EngineCore {
         self.status.awaiting_text = self.sequences.num_waiting_for_text();
         self.status.streams = self.sequences.playing().collect();
         self.status.kv = self.kv.stats();
-        self.predict_next();
+        self.status.outlook = self.qos.outlook(&self.scheduler, &self.sequences);
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining
             && self.scheduler_is_empty()

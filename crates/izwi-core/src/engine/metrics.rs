@@ -13,8 +13,8 @@ use metrics::{
 use tokio::time::Instant;
 
 use super::kv_cache::KVCacheStats;
+use super::qos::playback::Underrun;
 use super::scheduler::ScheduleResult;
-use super::sequences::Underrun;
 use super::types::{FinishReason, RequestStats, rtf};
 use izwi_types::Task;
 

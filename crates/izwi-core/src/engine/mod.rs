@@ -3,19 +3,17 @@
 //! [`Engine`] holds channels and immutable facts; the step loop in [`core`] owns the state. Must not know tensors, wire
 //! formats or HTTP.
 
-pub mod admission;
-pub mod arbiter;
 pub mod blocks;
 pub mod capacity;
 mod cloning;
 pub mod config;
 mod conversation;
 mod core;
-pub mod cost;
 mod error;
 pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
+pub mod qos;
 mod recordings;
 pub mod remote;
 mod replicas;
@@ -34,7 +32,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub use arbiter::{DeviceArbiter, DeviceArbiters};
 pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
@@ -46,6 +43,7 @@ pub use izwi_types::{
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::MetricsSnapshot;
+pub use qos::arbiter::{DeviceArbiter, DeviceArbiters};
 pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
 pub use request::{
@@ -57,14 +55,14 @@ pub use types::{
     SequenceId, StreamingOutput,
 };
 
-use self::admission::StreamRate;
-use self::arbiter::{Member, TurnRequest};
 use self::cloning::CloningTime;
-use self::core::{AbortCause, Command, Refused};
-use self::cost::CostModel;
+use self::core::{Command, Refused};
+use self::qos::admission::StreamRate;
+use self::qos::arbiter::{Member, TurnRequest};
+use self::qos::cost::CostModel;
 use self::types::audio_duration;
 use recordings::KeptRecordings;
-use sequences::{Admission, Client, Delivery};
+use sequences::{AbortCause, Admission, Client, Delivery};
 
 use replicas::Replica;
 use request::{Abandoned, AudioIntake, RequestProcessor};
@@ -302,16 +300,6 @@ impl Engine {
         self.try_metrics().await.unwrap_or_default()
     }
 
-    /// Number of requests waiting for admission.
-    pub fn pending_requests(&self) -> usize {
-        self.status().pending
-    }
-
-    /// Number of running requests.
-    pub fn running_requests(&self) -> usize {
-        self.status().running
-    }
-
     /// Block accounting of the KV cache.
     pub fn kv_cache_stats(&self) -> KVCacheStats {
         self.status().kv
@@ -380,7 +368,7 @@ impl Engine {
         // A window of live audio is never refused for the streams that play: it waits for its turn.
         let is_live =
             request.live && request.task_type != Task::Asr && matches!(delivery, Delivery::Stream(_));
-        let refuses_until = self.status.borrow().refuses_until.filter(|_| is_live);
+        let refuses_until = self.status.borrow().outlook.refuses_until.filter(|_| is_live);
         let retry_after =
             refuses_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         if !retry_after.is_zero() {
@@ -390,28 +378,28 @@ impl Engine {
         let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
             Ok((processor.read(request, &mut intake)?, intake))
         };
-        let (prepared, intake) = if clones {
+        let (request, intake) = if clones {
             // Recordings are decoded before the device is taken.
-            let (readable, intake) = self.prepare(read).await?;
-            let length = readable.1.open_audio;
-            (self.clone_voice(length, move |processor| processor.finish(readable)).await?, intake)
+            let ((info, decoded), intake) = self.prepare(read).await?;
+            let length = decoded.open_audio;
+            (self.clone_voice(length, move |processor| processor.finish(info, decoded)).await?, intake)
         } else {
             let process = move |processor: &RequestProcessor, intake: AudioIntake| {
-                let (readable, intake) = read(processor, intake)?;
-                Ok((processor.finish(readable)?, intake))
+                let ((info, decoded), intake) = read(processor, intake)?;
+                Ok((processor.finish(info, decoded)?, intake))
             };
             self.prepare(process).await?
         };
-        if let Some(input) = &prepared.info.text_input {
-            let (commands, id) = (self.commands.downgrade(), prepared.info.id.clone());
+        if let Some(input) = &request.info.text_input {
+            let (commands, id) = (self.commands.downgrade(), request.info.id.clone());
             let wake = move || {
                 // An engine that has ended ends the request too.
                 let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
             };
-            input.attach(self.processor.preparer(), prepared.prepared.clone(), Box::new(wake))?;
+            input.attach(self.processor.preparer(), request.prepared.clone(), Box::new(wake))?;
         }
         let client = Client { delivery, accepted_at, _audio_share: intake.into_share() };
-        let admission = Box::new(Admission { request: prepared, client });
+        let admission = Box::new(Admission { request, client });
         let added = self.ask(|reply| Command::Add(admission, reply)).await?;
         added.map_err(|Refused { error, .. }| error)
     }

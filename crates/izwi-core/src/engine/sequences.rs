@@ -6,7 +6,6 @@
 mod emission_queue;
 mod ending;
 mod events;
-mod playback;
 mod session;
 mod stall_clock;
 mod text;
@@ -22,7 +21,6 @@ use tokio::time::Instant;
 
 use self::events::Permits;
 pub(super) use self::events::{DeliveryEvent, Watch};
-pub(super) use self::playback::Underrun;
 use self::session::Session;
 use self::text::OpenText;
 use super::error::{EngineError, Result};
@@ -64,6 +62,28 @@ impl Admission {
     pub(super) fn is_live_stream(&self) -> bool {
         let RequestInfo { live, task, .. } = self.request.info;
         live && task != Task::Asr && matches!(self.client.delivery, Delivery::Stream(_))
+    }
+}
+
+/// Why a request is aborted, as `izwi_aborts_total` counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AbortCause {
+    Client,
+    Interrupt,
+    Disconnect,
+    SlowClient,
+    Shutdown,
+}
+
+impl AbortCause {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Interrupt => "interrupt",
+            Self::Disconnect => "disconnect",
+            Self::SlowClient => "slow_client",
+            Self::Shutdown => "shutdown",
+        }
     }
 }
 
@@ -300,9 +320,28 @@ impl Sequences {
         self.by_id.remove(&sequence);
     }
 
-    /// Drops a request that is aborted because its client has gone or, `is_slow`, does not read. What was made of it is
-    /// counted.
-    pub(super) fn abandon(&mut self, sequence: SequenceId, is_slow: bool, metrics: &mut MetricsCollector) {
+    /// Ends a request that is aborted, as [`Self::finish`] does for a client that is still there.
+    pub(super) fn abort(
+        &mut self,
+        sequence: SequenceId,
+        cause: AbortCause,
+        metrics: &mut MetricsCollector,
+    ) -> Option<EngineOutput> {
+        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
+        metrics.aborted(cause.label());
+        let reason = match cause {
+            AbortCause::Client | AbortCause::Shutdown => FinishReason::Cancelled,
+            AbortCause::Interrupt => FinishReason::Interrupted,
+            AbortCause::Disconnect | AbortCause::SlowClient => {
+                self.abandon(sequence, cause == AbortCause::SlowClient, metrics);
+                return None;
+            }
+        };
+        self.finish(sequence, reason, None, metrics)
+    }
+
+    /// Drops a request whose client has gone or, `is_slow`, does not read. What was made of it is counted.
+    fn abandon(&mut self, sequence: SequenceId, is_slow: bool, metrics: &mut MetricsCollector) {
         let Some(Sequence { session, .. }) = self.by_id.remove(&sequence) else { return };
         if !session.ended {
             let stats = session.stats(FinishReason::Cancelled, None, self.sample_rate, self.ready_at);

@@ -1,17 +1,16 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
-use crate::engine::admission::StreamRate;
-use crate::engine::arbiter::EngineLoad;
-use crate::engine::cost::CostModel;
+use super::{EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::metrics::MetricsSnapshot;
-use crate::engine::sequences::Admission;
+use crate::engine::qos::Event;
+use crate::engine::qos::admission::StreamRate;
+use crate::engine::qos::cost::CostModel;
+use crate::engine::sequences::{AbortCause, Admission};
 use crate::engine::types::{EngineOutput, RequestId};
 
 /// Why a request was not added.
@@ -74,7 +73,7 @@ impl EngineCore {
     ) -> Vec<Command> {
         let mut buffered = Vec::new();
         let Some(executor) = self.executor.take() else { return buffered };
-        let mut warm_up = tokio::spawn(in_flight::warm_up(executor, Arc::clone(&self.device)));
+        let mut warm_up = tokio::spawn(in_flight::warm_up(executor, self.qos.device()));
         let joined = loop {
             tokio::select! {
                 biased;
@@ -89,7 +88,7 @@ impl EngineCore {
                 self.sequences.set_ready();
                 // The first step also loads what is loaded once.
                 for (shape, duration) in steps.into_iter().skip(1) {
-                    self.scheduler.observe(shape, duration);
+                    self.observe(Event::WarmedUp(shape, duration));
                 }
             }
             Ok((_, Err(error))) => self.die(&format!("the model cannot run: {error}")),
@@ -126,7 +125,7 @@ impl EngineCore {
                 if let Some(sequence) = sequence {
                     self.abort(sequence, cause);
                     // Whoever interrupts may ask again at once, of any engine of the device.
-                    self.publish_load(false);
+                    self.observe(Event::Settled { is_idle: false });
                     self.publish();
                 }
                 let _ = reply.send(sequence.is_some());
@@ -143,7 +142,7 @@ impl EngineCore {
             Command::PlaybackAck(id, played) => {
                 if let Some(sequence) = self.sequences.find(&id) {
                     self.sequences.acknowledge(sequence, played);
-                    self.set_playback(sequence);
+                    self.observe(Event::Played(sequence));
                 }
             }
             Command::Step(reply) => self.waiters.step.push(reply),
@@ -151,7 +150,7 @@ impl EngineCore {
                 let _ = reply.send(self.metrics.snapshot());
             }
             Command::Learned(reply) => {
-                let _ = reply.send((self.scheduler.costs().clone(), self.live.rate()));
+                let _ = reply.send(self.qos.learned());
             }
             Command::CheckInvariants(reply) => {
                 let _ = reply.send(self.kv.check_invariants());
@@ -192,7 +191,7 @@ impl EngineCore {
             }
         }
         self.waiters.answer_steps();
-        self.device.set_load(EngineLoad::default(), true);
+        self.observe(Event::Ended);
         if let Some(mut executor) = self.executor.take() {
             // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;

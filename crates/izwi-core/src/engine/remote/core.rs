@@ -16,11 +16,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{RemoteModel, RemoteOutput};
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::core::{AbortCause, Added, Command, EngineState, EngineStatus, Waiters};
+use crate::engine::core::{Added, Command, EngineState, EngineStatus, Waiters};
 use crate::engine::error::{EngineError, RemoteError, Result};
 use crate::engine::kv_cache::KVCacheStats;
 use crate::engine::metrics::MetricsCollector;
-use crate::engine::sequences::{Admission, Delivery, DeliveryEvent, Pushed, Sequences, Watch};
+use crate::engine::sequences::{AbortCause, Admission, Delivery, DeliveryEvent, Pushed, Sequences, Watch};
 use crate::engine::types::{FinishReason, RequestId, SequenceId};
 
 /// Suggested time until a retry where nothing is known of the speed of the servers.
@@ -292,19 +292,12 @@ impl RemoteCore {
         self.waiters.outputs.extend(output);
     }
 
-    /// Aborts a request; connected clients get a final result.
+    /// Aborts a request.
     fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
-        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
-        self.metrics.aborted(cause.label());
         let submitted = self.open.get_mut(&sequence).and_then(|open| open.submitted.take());
-        match cause {
-            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
-            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
-            AbortCause::Disconnect | AbortCause::SlowClient => {
-                self.remove(sequence);
-                self.sequences.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
-            }
-        }
+        self.remove(sequence);
+        let output = self.sequences.abort(sequence, cause, &mut self.metrics);
+        self.waiters.outputs.extend(output);
         if let Some(submitted) = submitted {
             // The result, if anybody waits for it, says that the request was aborted.
             let _ = submitted.send(Ok(()));

@@ -162,7 +162,8 @@ impl RequestProcessor {
     /// The model refuses the input; the error names the field, the value and the remedy.
     pub(in crate::engine) fn finish(
         &self,
-        (mut info, decoded): (RequestInfo, DecodedInput),
+        mut info: RequestInfo,
+        decoded: DecodedInput,
     ) -> Result<PreparedRequest> {
         let mut prepared = self.preparer.prepare(&decoded.input)?;
         info.notes.unspoken = std::mem::take(&mut prepared.unspoken);

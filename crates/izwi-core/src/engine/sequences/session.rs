@@ -10,10 +10,10 @@ use izwi_types::{Emission, Segment, SpokenWord, StepOutput, Task};
 use tokio::time::Instant;
 
 use super::emission_queue::EmissionQueue;
-use super::playback::PlaybackClock;
 use super::stall_clock::StallClock;
 use super::{Client, Delivery};
 use crate::engine::metrics::MetricsCollector;
+use crate::engine::qos::playback::PlaybackClock;
 use crate::engine::request::RequestInfo;
 use crate::engine::types::{Prediction, RequestStats, StreamingOutput, audio_duration};
 

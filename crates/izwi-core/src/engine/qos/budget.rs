@@ -2,15 +2,39 @@
 //!
 //! Must not know queues or blocks.
 
-use crate::engine::arbiter::is_forced;
-use crate::engine::cost::{CostModel, StepShape, safety};
+use std::sync::Arc;
+
+use super::arbiter::{MAX_LATE, is_forced};
+use super::cost::{CostModel, StepShape, safety};
 
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
+/// What limits the time of the next step, beside the engine's own streams.
+#[derive(Debug, Clone)]
+pub struct StepLimits {
+    /// Time of steps, of which some is known.
+    pub costs: Arc<CostModel>,
+    /// Seconds that playing streams must stay ahead of their players.
+    pub reserve_s: f64,
+    /// Seconds of the device that are owed to bulk work.
+    pub bulk_credit_s: f64,
+    /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
+    pub others_us: Option<u64>,
+    /// Share of the device that they use.
+    pub others_share: f64,
+}
+
+impl StepLimits {
+    /// Share of the device that other engines leave.
+    pub(in crate::engine) fn own_share(&self) -> f64 {
+        (1.0 - self.others_share).max(0.1)
+    }
+}
+
 /// How urgent a sequence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Class {
+pub(in crate::engine) enum Class {
     /// A live stream that plays.
     Playing,
     /// A live stream without audio that is late.
@@ -23,27 +47,27 @@ pub(super) enum Class {
 
 /// A stream that plays, as a step sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Playing {
+pub(in crate::engine) struct Playing {
     /// Seconds until it runs out of audio.
-    pub(super) left_s: f64,
+    pub(in crate::engine) left_s: f64,
     /// Steps until its next chunk leaves.
-    pub(super) steps: f64,
+    pub(in crate::engine) steps: f64,
     /// Work of its next step.
-    pub(super) shape: StepShape,
+    pub(in crate::engine) shape: StepShape,
 }
 
 /// What streams that play keep beside their own steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Spare {
+pub(in crate::engine) struct Spare {
     /// Seconds that they stay ahead of their players.
-    pub(super) reserve_s: f64,
+    pub(in crate::engine) reserve_s: f64,
     /// Share of the device that other engines leave.
-    pub(super) own_share: f64,
+    pub(in crate::engine) own_share: f64,
 }
 
 /// What a step may still take.
 #[derive(Debug, Clone)]
-pub(super) struct TimeBudget<'a> {
+pub(in crate::engine) struct TimeBudget<'a> {
     costs: &'a CostModel,
     /// The longest time of a step over its predicted time.
     margin: f64,
@@ -66,7 +90,7 @@ pub(super) struct TimeBudget<'a> {
 impl<'a> TimeBudget<'a> {
     /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
     /// all is too long for one of them.
-    pub(super) fn beside(
+    pub(in crate::engine) fn beside(
         costs: &'a CostModel,
         playing: &[Playing],
         places: usize,
@@ -96,27 +120,27 @@ impl<'a> TimeBudget<'a> {
     }
 
     /// Limits the step to `limit_s` seconds also.
-    pub(super) fn limit(&mut self, limit_s: f64) {
+    pub(in crate::engine) fn limit(&mut self, limit_s: f64) {
         self.limit_s = self.limit_s.min(limit_s);
     }
 
     /// Sets the seconds owed to bulk work, and whether a live stream waits for its first audio.
-    pub(super) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
+    pub(in crate::engine) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
         (self.credit_s, self.has_starting) = (credit_s, has_starting);
     }
 
     /// Whether it has bulk work for which streams that play wait: bulk work is owed nothing more then.
-    pub(super) fn pays_all(&self) -> bool {
+    pub(in crate::engine) fn pays_all(&self) -> bool {
         self.pays_all
     }
 
     /// The longest time of bulk work that was left out, in seconds.
-    pub(super) fn bulk_left_s(&self) -> f64 {
+    pub(in crate::engine) fn bulk_left_s(&self) -> f64 {
         self.bulk_left_s
     }
 
     /// Whether the work may be added, which it is then.
-    pub(super) fn take(&mut self, class: Class, work: StepShape) -> bool {
+    pub(in crate::engine) fn take(&mut self, class: Class, work: StepShape) -> bool {
         let after = self.shape.plus(work);
         let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
         let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
@@ -147,7 +171,7 @@ impl<'a> TimeBudget<'a> {
     }
 
     /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
-    pub(super) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
+    pub(in crate::engine) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
         let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
         let base_s = self.costs.seconds(self.shape.plus(of(0)));
@@ -167,6 +191,11 @@ impl<'a> TimeBudget<'a> {
     }
 }
 
+/// Whether a stream whose first audio was promised at `promised_us` is so late that it starts at any time.
+pub(in crate::engine) fn is_late(promised_us: u64, now_us: u64) -> bool {
+    now_us >= promised_us + MAX_LATE.as_micros() as u64
+}
+
 /// Whether all streams stay ahead of their players, if the first `count` of them have steps of `step_s` until their chunks
 /// leave, and then all have steps of `all_s`.
 fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool {
@@ -178,7 +207,12 @@ fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool
 }
 
 /// Whether streams that play fill all `places` and stay ahead with one less.
-pub(super) fn can_leave_one(costs: &CostModel, playing: &[Playing], places: usize, own_share: f64) -> bool {
+pub(in crate::engine) fn can_leave_one(
+    costs: &CostModel,
+    playing: &[Playing],
+    places: usize,
+    own_share: f64,
+) -> bool {
     let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
     let fills = places > 1 && playing.len() >= places;
     fills && keeps_all(playing, places - 1, time(places - 1), time(places))
