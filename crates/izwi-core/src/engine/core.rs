@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-pub(super) use command::{Added, Command, Refused};
+pub(super) use command::{Added, Command, Refused, reject_rest};
 use in_flight::{CompletedItem, InFlightStep};
 pub(super) use waiters::Waiters;
 
@@ -420,9 +420,7 @@ impl EngineCore {
     /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
     fn check_texts(&mut self) {
         let limit = self.crowded(self.config.text_timeout);
-        for sequence in self.sequences.with_open_text() {
-            self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
-        }
+        self.sequences.note_waiting(|sequence| self.scheduler.awaits_input(sequence));
         for sequence in self.sequences.expired(limit) {
             let message = format!(
                 "no more text came for {} s; end the text, or raise text_timeout",
@@ -502,9 +500,12 @@ impl EngineCore {
         self.scheduler.num_waiting() + self.scheduler.num_running() == 0
     }
 
+    fn has_ended_all(&self) -> bool {
+        self.scheduler_is_empty() && self.sequences.is_empty()
+    }
+
     fn is_over(&self) -> bool {
-        let idle = self.scheduler_is_empty() && self.sequences.is_empty();
-        let unreachable = self.senders_gone && (idle || self.mode != Mode::Running);
+        let unreachable = self.senders_gone && (self.has_ended_all() || self.mode != Mode::Running);
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
     }
 
@@ -515,12 +516,6 @@ impl EngineCore {
         self.executor = None;
     }
 
-    fn fail_all(&mut self, reason: &str) {
-        for sequence in self.sequences.ids() {
-            self.finish(sequence, FinishReason::Error, Some(reason.to_owned()));
-        }
-    }
-
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
@@ -529,10 +524,7 @@ impl EngineCore {
         self.status.kv = self.kv.stats();
         self.status.outlook = self.qos.outlook(&self.scheduler, &self.sequences);
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
-        if self.status.state == EngineState::Draining
-            && self.scheduler_is_empty()
-            && self.sequences.is_empty()
-        {
+        if self.status.state == EngineState::Draining && self.has_ended_all() {
             self.waiters.answer_drained();
         }
         self.publish.send_replace(self.status.clone());

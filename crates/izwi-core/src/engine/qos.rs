@@ -54,15 +54,6 @@ pub(super) trait Qos: Send {
         sequences: &Sequences,
     ) -> Result<Option<Start>>;
 
-    /// A live stream that may start is in the queues.
-    fn add(
-        &mut self,
-        sequence: SequenceId,
-        start: Start,
-        scheduler: &mut Scheduler,
-        sequences: &mut Sequences,
-    );
-
     /// Sets what the next step may take.
     fn budget(&mut self, scheduler: &mut Scheduler, sequences: &Sequences);
 
@@ -80,7 +71,7 @@ pub(super) trait Qos: Send {
 }
 
 /// How a live stream starts.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     candidate: Candidate,
     /// Characters of its text, if they are known.
@@ -94,6 +85,8 @@ pub(super) struct Start {
 /// What happens in the loop.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event<'a> {
+    /// A live stream that may start is in the queues.
+    Added(SequenceId, Start),
     /// A step of the warm-up took so long.
     WarmedUp(StepShape, Duration),
     /// A step took so long.

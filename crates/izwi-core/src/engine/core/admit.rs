@@ -8,7 +8,7 @@ use izwi_types::Task;
 
 use super::{Added, EngineCore, EngineState, Refused};
 use crate::engine::error::{EngineError, Result};
-use crate::engine::qos::Start;
+use crate::engine::qos::{Event, Start};
 use crate::engine::request::RequestInfo;
 use crate::engine::scheduler::NewSequence;
 use crate::engine::sequences::Admission;
@@ -68,7 +68,7 @@ impl EngineCore {
             work,
         });
         if let Some(start) = start {
-            self.qos.add(sequence, start, &mut self.scheduler, &mut self.sequences);
+            self.observe(Event::Added(sequence, start));
         }
         if let Some(positions) = self.sequences.text_grew(sequence) {
             self.scheduler.set_positions(sequence, positions);

@@ -11,7 +11,7 @@ use crate::engine::qos::Event;
 use crate::engine::qos::admission::StreamRate;
 use crate::engine::qos::cost::CostModel;
 use crate::engine::sequences::{AbortCause, Admission};
-use crate::engine::types::{EngineOutput, RequestId};
+use crate::engine::types::{EngineOutput, FinishReason, RequestId};
 
 /// Why a request was not added.
 #[derive(Debug)]
@@ -177,18 +177,21 @@ impl EngineCore {
 
     /// Ends the loop: closes all requests, shuts the executor down, and rejects later commands.
     pub(super) async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        let reason = match &self.status.state {
-            EngineState::Dead(reason) => Some(reason.clone()),
-            _ => None,
+        let verdict = match &self.status.state {
+            EngineState::Dead(reason) => Err(EngineError::Stopped(reason.clone())),
+            _ => Ok(()),
         };
-        match &reason {
-            Some(reason) => self.fail_all(reason),
-            None => {
-                for sequence in self.sequences.ids() {
-                    self.abort(sequence, AbortCause::Shutdown);
+        for sequence in self.sequences.ids() {
+            match &self.status.state {
+                EngineState::Dead(reason) => {
+                    let reason = reason.clone();
+                    self.finish(sequence, FinishReason::Error, Some(reason));
                 }
-                self.status.state = EngineState::Stopped;
+                _ => self.abort(sequence, AbortCause::Shutdown),
             }
+        }
+        if verdict.is_ok() {
+            self.status.state = EngineState::Stopped;
         }
         self.waiters.answer_steps();
         self.observe(Event::Ended);
@@ -197,20 +200,29 @@ impl EngineCore {
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
         }
         self.publish();
-        let verdict = reason.clone().map_or(Ok(()), |reason| Err(EngineError::Stopped(reason)));
         self.waiters.answer_end(&verdict);
-        let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "stop was requested".to_owned()));
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Add(admission, reply) => {
-                    let refused = Refused { error: refusal.clone(), admission: Some(admission) };
-                    let _ = reply.send(Err(refused));
-                }
-                Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
-                Command::AwaitEnd(reply) => drop(reply.send(verdict.clone())),
-                Command::Drain(reply) => drop(reply),
-                other => self.handle(other),
+        reject_rest(commands, &verdict, |command| self.handle(command)).await;
+    }
+}
+
+/// Rejects what comes to a loop that has ended as `verdict` says; `handle` answers what can still be told.
+pub(in crate::engine) async fn reject_rest(
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+    verdict: &Result<()>,
+    mut handle: impl FnMut(Command),
+) {
+    let stopped = || EngineError::Stopped("stop was requested".to_owned());
+    let refusal = verdict.clone().err().unwrap_or_else(stopped);
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Add(admission, reply) => {
+                let refused = Refused { error: refusal.clone(), admission: Some(admission) };
+                drop(reply.send(Err(refused)));
             }
+            Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
+            Command::AwaitEnd(reply) => drop(reply.send(verdict.clone())),
+            Command::Drain(reply) => drop(reply),
+            other => handle(other),
         }
     }
 }

@@ -26,9 +26,9 @@ pub struct StepLimits {
 }
 
 impl StepLimits {
-    /// Share of the device that other engines leave.
-    pub(in crate::engine) fn own_share(&self) -> f64 {
-        (1.0 - self.others_share).max(0.1)
+    /// Time of a step of these streams on the share of the device that other engines leave.
+    fn step_s(&self, playing: &[Playing]) -> f64 {
+        self.costs.seconds(sum(playing)) / (1.0 - self.others_share).max(0.1)
     }
 }
 
@@ -54,15 +54,6 @@ pub(in crate::engine) struct Playing {
     pub(in crate::engine) steps: f64,
     /// Work of its next step.
     pub(in crate::engine) shape: StepShape,
-}
-
-/// What streams that play keep beside their own steps.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::engine) struct Spare {
-    /// Seconds that they stay ahead of their players.
-    pub(in crate::engine) reserve_s: f64,
-    /// Share of the device that other engines leave.
-    pub(in crate::engine) own_share: f64,
 }
 
 /// What a step may still take.
@@ -91,13 +82,13 @@ impl<'a> TimeBudget<'a> {
     /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
     /// all is too long for one of them.
     pub(in crate::engine) fn beside(
-        costs: &'a CostModel,
+        limits: &'a StepLimits,
         playing: &[Playing],
         places: usize,
-        Spare { reserve_s, own_share }: Spare,
     ) -> (Self, usize) {
+        let (costs, reserve_s) = (&*limits.costs, limits.reserve_s);
         let margin = safety(costs);
-        let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+        let time = |count: usize| limits.step_s(&playing[..count]);
         let most = playing.len().min(places);
         let taken = (1..=most).rev().find(|count| keeps_all(playing, *count, time(*count), time(most)));
         // If nothing keeps all of them, most audio comes of the largest step.
@@ -207,13 +198,8 @@ fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool
 }
 
 /// Whether streams that play fill all `places` and stay ahead with one less.
-pub(in crate::engine) fn can_leave_one(
-    costs: &CostModel,
-    playing: &[Playing],
-    places: usize,
-    own_share: f64,
-) -> bool {
-    let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+pub(in crate::engine) fn can_leave_one(limits: &StepLimits, playing: &[Playing], places: usize) -> bool {
+    let time = |count: usize| limits.step_s(&playing[..count]);
     let fills = places > 1 && playing.len() >= places;
     fills && keeps_all(playing, places - 1, time(places - 1), time(places))
 }
@@ -243,8 +229,9 @@ mod tests {
         costs
     }
 
-    fn spare(reserve_s: f64) -> Spare {
-        Spare { reserve_s, own_share: 1.0 }
+    fn limits(costs: CostModel, reserve_s: f64) -> StepLimits {
+        let costs = Arc::new(costs);
+        StepLimits { costs, reserve_s, bulk_credit_s: 0.0, others_us: None, others_share: 0.0 }
     }
 
     fn playing(left_s: f64) -> Playing {
@@ -253,20 +240,20 @@ mod tests {
 
     #[test]
     fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
-        let costs = costs();
-        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, spare(0.0)).1;
+        let limits = limits(costs(), 0.0);
+        let taken = |streams: &[Playing]| TimeBudget::beside(&limits, streams, 8).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
         // Two steps of three take 100 ms, of two 80 ms.
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         // One that is late already makes no others late.
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
-        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, spare(0.0)).1, 4);
+        assert_eq!(TimeBudget::beside(&limits, &[playing(1.0); 9], 4).1, 4);
     }
 
     #[test]
     fn a_full_step_leaves_a_place_only_if_the_last_stream_can_wait() {
-        let costs = costs();
-        let leaves = |streams: &[Playing], places| can_leave_one(&costs, streams, places, 1.0);
+        let limits = limits(costs(), 0.0);
+        let leaves = |streams: &[Playing], places| can_leave_one(&limits, streams, places);
         assert!(leaves(&[playing(0.5), playing(1.0)], 2));
         // Its two steps after one of the other take 30 + 2 · 40 ms.
         assert!(!leaves(&[playing(0.5), playing(0.1)], 2));
@@ -276,8 +263,8 @@ mod tests {
 
     #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
-        let costs = costs();
-        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, spare(0.02));
+        let limits = limits(costs(), 0.02);
+        let (mut budget, taken) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 8);
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
         let tokens = budget.tokens(Class::Starting, 256, StepShape::default());
@@ -292,14 +279,14 @@ mod tests {
 
     #[test]
     fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
-        let costs = costs();
-        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, spare(0.0));
+        let limits = limits(costs(), 0.0);
+        let (mut budget, _) = TimeBudget::beside(&limits, &[playing(5.0)], 8);
         budget.set_demand(0.0, true);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         budget.set_demand(0.015, true);
         assert!(budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
-        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
+        let (mut late, _) = TimeBudget::beside(&limits, &[playing(0.01)], 8);
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
         assert!((0.009..0.011).contains(&late.bulk_left_s()), "{late:?}");
@@ -312,18 +299,14 @@ mod tests {
 
     #[test]
     fn a_step_without_other_work_is_never_empty() {
-        let costs = costs();
-        let mut budget = TimeBudget::beside(&costs, &[], 8, spare(0.0)).0;
+        let limits = limits(costs(), 0.0);
+        let mut budget = TimeBudget::beside(&limits, &[], 8).0;
         budget.limit(-1.0);
         assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), MIN_PIECE);
         assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
-        let unknown = CostModel::default();
+        let unknown = StepLimits { costs: Arc::default(), ..limits };
         assert_eq!(
-            TimeBudget::beside(&unknown, &[], 8, spare(0.0)).0.tokens(
-                Class::Starting,
-                256,
-                StepShape::default()
-            ),
+            TimeBudget::beside(&unknown, &[], 8).0.tokens(Class::Starting, 256, StepShape::default()),
             256
         );
     }

@@ -101,6 +101,31 @@ impl LiveStreams {
         }
     }
 
+    /// Adds a live stream that may start.
+    fn add(
+        &mut self,
+        sequence: SequenceId,
+        start: Start,
+        scheduler: &mut Scheduler,
+        sequences: &mut Sequences,
+    ) {
+        let Start { candidate, text_chars, forecast, waits, accepted_at } = start;
+        let Forecast { prediction, head_start_s } = forecast;
+        let head_start = (head_start_s * f64::from(self.sample_rate)) as u64;
+        let held_back = if head_start_s > 0.0 { candidate.chunks.first() as u64 + head_start } else { 0 };
+        sequences.set_forecast(sequence, prediction, held_back);
+        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false, is_forgotten: false };
+        self.streams.insert(sequence, stream);
+        if waits {
+            self.hold(sequence, scheduler);
+        }
+        let due = accepted_at + prediction.map(|told| told.first_audio).unwrap_or_default();
+        let expected = self.playback(due, sequences.chunk_progress(sequence).unwrap_or_default());
+        scheduler.set_first_audio(sequence, expected);
+        // The other engines of the device decide with it from now on.
+        self.publish_load(false, scheduler, sequences);
+    }
+
     pub(super) fn is_held(&self, sequence: SequenceId) -> bool {
         self.held.iter().any(|(held, _)| *held == sequence)
     }
@@ -265,30 +290,6 @@ impl Qos for LiveStreams {
         Ok(Some(Start { candidate, text_chars, forecast, waits, accepted_at }))
     }
 
-    fn add(
-        &mut self,
-        sequence: SequenceId,
-        start: Start,
-        scheduler: &mut Scheduler,
-        sequences: &mut Sequences,
-    ) {
-        let Start { candidate, text_chars, forecast, waits, accepted_at } = start;
-        let Forecast { prediction, head_start_s } = forecast;
-        let head_start = (head_start_s * f64::from(self.sample_rate)) as u64;
-        let held_back = if head_start_s > 0.0 { candidate.chunks.first() as u64 + head_start } else { 0 };
-        sequences.set_forecast(sequence, prediction, held_back);
-        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false, is_forgotten: false };
-        self.streams.insert(sequence, stream);
-        if waits {
-            self.hold(sequence, scheduler);
-        }
-        let due = accepted_at + prediction.map(|told| told.first_audio).unwrap_or_default();
-        let expected = self.playback(due, sequences.chunk_progress(sequence).unwrap_or_default());
-        scheduler.set_first_audio(sequence, expected);
-        // The other engines of the device decide with it from now on.
-        self.publish_load(false, scheduler, sequences);
-    }
-
     fn budget(&mut self, scheduler: &mut Scheduler, sequences: &Sequences) {
         let reserve_s = if self.streams.is_empty() {
             0.0
@@ -334,6 +335,7 @@ impl Qos for LiveStreams {
         let rate_hz = self.sample_rate;
         let seconds = |samples: u64| audio_duration(samples, rate_hz).as_secs_f64();
         match event {
+            Event::Added(sequence, start) => self.add(sequence, start, scheduler, sequences),
             Event::WarmedUp(shape, time) => self.observe_time(shape, time, scheduler),
             Event::Step(schedule, time) => {
                 if self.costs.is_known() {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{RemoteModel, RemoteOutput};
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::core::{Added, Command, EngineState, EngineStatus, Waiters};
+use crate::engine::core::{Added, Command, EngineState, EngineStatus, Waiters, reject_rest};
 use crate::engine::error::{EngineError, RemoteError, Result};
 use crate::engine::kv_cache::KVCacheStats;
 use crate::engine::metrics::MetricsCollector;
@@ -322,7 +322,7 @@ impl RemoteCore {
 
     /// Ends the loop: closes all requests and rejects later commands.
     async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        for sequence in self.open.keys().copied().collect::<Vec<_>>() {
+        for sequence in self.sequences.ids() {
             self.abort(sequence, AbortCause::Shutdown);
         }
         // Drops what was awaited, and with it the connections.
@@ -331,15 +331,6 @@ impl RemoteCore {
         self.answer_steps();
         self.publish();
         self.waiters.answer_end(&Ok(()));
-        let refusal = || EngineError::Stopped("stop was requested".to_owned());
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Add(_, reply) => drop(reply.send(Err(refusal().into()))),
-                Command::Step(reply) => drop(reply.send(Err(refusal()))),
-                Command::AwaitEnd(reply) => drop(reply.send(Ok(()))),
-                Command::Drain(reply) => drop(reply),
-                other => self.handle(other),
-            }
-        }
+        reject_rest(commands, &Ok(()), |command| self.handle(command)).await;
     }
 }

@@ -36,26 +36,10 @@ impl Sequences {
         Some(positions)
     }
 
-    /// Sequences whose text has not ended.
-    pub(in crate::engine) fn with_open_text(&self) -> Vec<SequenceId> {
-        self.open_texts().map(|(sequence, _)| sequence).collect()
-    }
-
-    /// Sets whether a sequence waits for text: its listener hears a gap that is not the engine's.
-    pub(in crate::engine) fn set_waiting(&mut self, sequence: SequenceId, waits: bool) {
-        let Some(Sequence { text, session, .. }) = self.by_id.get_mut(&sequence) else { return };
-        let now = Instant::now();
-        if let Some(text) = text {
-            text.silent_since = waits.then(|| text.silent_since.unwrap_or(now));
-        }
-        match session.waiting_since {
-            None if waits => session.waiting_since = Some(now),
-            Some(since) if !waits => {
-                session.waiting_since = None;
-                session.blocked_total += now - since;
-                session.playback.wait(now);
-            }
-            _ => {}
+    /// Notes which of the sequences whose text has not ended wait for text: `awaits` says it.
+    pub(in crate::engine) fn note_waiting(&mut self, awaits: impl Fn(SequenceId) -> bool) {
+        for (id, sequence) in self.by_id.iter_mut().filter(|(_, sequence)| sequence.text.is_some()) {
+            sequence.set_waiting(awaits(*id));
         }
     }
 
@@ -76,7 +60,34 @@ impl Sequences {
         self.open_texts().filter_map(|(_, text)| text.silent_since).min().map(|since| since + limit)
     }
 
+    /// Sets whether a sequence waits for text.
+    pub(in crate::engine) fn set_waiting(&mut self, sequence: SequenceId, waits: bool) {
+        if let Some(sequence) = self.by_id.get_mut(&sequence) {
+            sequence.set_waiting(waits);
+        }
+    }
+
     fn open_texts(&self) -> impl Iterator<Item = (SequenceId, &OpenText)> {
         self.by_id.iter().filter_map(|(id, sequence)| Some((*id, sequence.text.as_ref()?)))
+    }
+}
+
+impl Sequence {
+    /// Sets whether it waits for text: its listener hears a gap that is not the engine's.
+    fn set_waiting(&mut self, waits: bool) {
+        let Self { text, session, .. } = self;
+        let now = Instant::now();
+        if let Some(text) = text {
+            text.silent_since = waits.then(|| text.silent_since.unwrap_or(now));
+        }
+        match session.waiting_since {
+            None if waits => session.waiting_since = Some(now),
+            Some(since) if !waits => {
+                session.waiting_since = None;
+                session.blocked_total += now - since;
+                session.playback.wait(now);
+            }
+            _ => {}
+        }
     }
 }

@@ -22,8 +22,6 @@ impl Qos for Unlimited {
         Ok(None)
     }
 
-    fn add(&mut self, _: SequenceId, _: Start, _: &mut Scheduler, _: &mut Sequences) {}
-
     fn budget(&mut self, _: &mut Scheduler, _: &Sequences) {}
 
     fn turn(&mut self, _: &ScheduleResult, _: &Scheduler) -> TurnRequest {

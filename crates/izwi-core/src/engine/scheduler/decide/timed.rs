@@ -3,7 +3,7 @@
 //! Must not know blocks.
 
 use super::{DecidedItem, Demand, Grant, Round, ScheduleResult, Sequence, SequenceId};
-use crate::engine::qos::budget::{Class, Playing, Spare, StepLimits, TimeBudget, can_leave_one, is_late};
+use crate::engine::qos::budget::{Class, Playing, StepLimits, TimeBudget, can_leave_one, is_late};
 use crate::engine::qos::cost::{StepShape, safety};
 use crate::engine::qos::playback::Playback;
 
@@ -74,11 +74,9 @@ impl<'a> Round<'a> {
         let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
         let places = self.places - usize::from(owes_a_place && self.places > 1);
         // The stream that is farthest ahead gives its place to one that starts, if all can wait for it.
-        let gives_a_place =
-            has_starting && can_leave_one(&limits.costs, &playing, places, limits.own_share());
+        let gives_a_place = has_starting && can_leave_one(limits, &playing, places);
         let places = places - usize::from(gives_a_place);
-        let spare = Spare { reserve_s: limits.reserve_s, own_share: limits.own_share() };
-        let (mut time, taken) = TimeBudget::beside(&limits.costs, &playing, places, spare);
+        let (mut time, taken) = TimeBudget::beside(limits, &playing, places);
         if let Some(at_us) = limits.others_us {
             time.limit(left_s(at_us));
         }
