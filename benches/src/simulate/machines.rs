@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
+use izwi_core::engine::qos::cost::StepShape;
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
 };

@@ -238,7 +238,7 @@ mod tests {
             transcribe_all(&engine, recordings, EngineCoreRequest::asr, &mut interrupt, |_| {}, closed).await;
         assert!(ended.is_err());
         let begun = std::time::Instant::now();
-        while engine.running_requests().await + engine.pending_requests().await > 0 {
+        while engine.status().running + engine.status().pending > 0 {
             assert!(begun.elapsed().as_secs() < 60, "requests continue");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,6 +1,4 @@
-//! Queue several requests, run the engine, and collect what it made. Needs the default model.
-
-use std::time::Duration;
+//! Generate several requests in one batch. Needs the default model.
 
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 
@@ -9,28 +7,17 @@ async fn main() -> anyhow::Result<()> {
     let config = EngineCoreConfig { max_batch_size: 16, ..EngineCoreConfig::default() };
     let engine = Engine::new(config)?;
 
-    let mut ids = Vec::new();
-    for text in ["First sentence.", "Second sentence.", "Third sentence."] {
-        ids.push(engine.add_request(EngineCoreRequest::tts(text)).await?);
-    }
-    let running = tokio::spawn({
-        let engine = engine.clone();
-        async move { engine.run().await }
-    });
-    while engine.pending_requests().await > 0 || engine.running_requests().await > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    for id in &ids {
-        if let Some(output) = engine.take_output(id).await? {
-            print(&format!(
-                "{id}: {:.2} s of audio, RTF {:.3}",
-                output.audio.duration().as_secs_f32(),
-                output.rtf()
-            ));
-        }
+    let texts = ["First sentence.", "Second sentence.", "Third sentence."];
+    let requests = texts.map(|text| engine.generate(EngineCoreRequest::tts(text)));
+    for output in futures::future::try_join_all(requests).await? {
+        print(&format!(
+            "{}: {:.2} s of audio, RTF {:.3}",
+            output.request_id,
+            output.audio.duration().as_secs_f32(),
+            output.rtf()
+        ));
     }
     engine.stop();
-    running.await??;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{BenchmarkResult, Engine, EngineCoreConfig, EngineCoreRequest};
+use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 
 const REQUESTS: usize = 12;
 
@@ -31,9 +31,13 @@ async fn main() -> anyhow::Result<()> {
         engine.generate(EngineCoreRequest::tts(format!("This is request number {number}."))).await?;
     }
     monitor.abort();
-    let result =
-        BenchmarkResult::new("tts, one after another", REQUESTS, start.elapsed(), engine.metrics().await);
-    print(&result.summary());
+    let (seconds, metrics) = (start.elapsed().as_secs_f64(), engine.metrics().await);
+    print(&format!(
+        "{REQUESTS} requests in {seconds:.2} s: p50 {:.1} ms, p90 {:.1} ms, {:.1} s of audio",
+        metrics.p50_latency_ms,
+        metrics.p90_latency_ms,
+        metrics.total_audio.as_secs_f64()
+    ));
     Ok(())
 }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use izwi_core::engine::cost::StepShape;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
+use izwi_core::engine::qos::cost::StepShape;
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
 };
@@ -82,7 +82,7 @@ impl Node {
     pub(crate) fn read(&self) {
         let status = self.engine.status();
         self.read.store(status.running + status.pending, Ordering::Relaxed);
-        self.refused.store(status.refuses_until.is_some(), Ordering::Relaxed);
+        self.refused.store(status.outlook.refuses_until.is_some(), Ordering::Relaxed);
     }
 
     /// Whether the balancer sends it new streams.

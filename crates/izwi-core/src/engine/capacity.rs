@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use izwi_audio::chunk::ChunkLengths;
 
-use super::admission::{Candidate, LiveStream, Situation, StreamRate};
-use super::arbiter::BULK_SHARE;
-use super::cost::{CostModel, StepShape};
+use super::qos::admission::{Candidate, LiveStream, Situation, StreamRate};
+use super::qos::arbiter::BULK_SHARE;
+use super::qos::cost::{CostModel, StepShape};
 
 pub use fleet::{Demand, Need, Routing, TooMany};
 pub use measure::{Effort, MeasureError, measure};

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::cost::{CostModel, StepShape, safety};
+use super::qos::cost::{CostModel, StepShape, safety};
 
 /// Time for a second of a recording, in seconds, before the first voice is cloned.
 const UNKNOWN: f64 = 0.5;

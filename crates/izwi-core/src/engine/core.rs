@@ -5,43 +5,42 @@
 //! launched first, and the results of the finished step are delivered while it runs. Must not know tensors or wire
 //! formats.
 
+mod admit;
 mod command;
 mod in_flight;
-mod live;
-mod open_texts;
-mod situation;
+mod waiters;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-pub(super) use command::{Added, Admission, Command, Refused};
+pub(super) use command::{Added, Command, Refused, reject_rest};
 use in_flight::{CompletedItem, InFlightStep};
-use live::LiveStreams;
-use open_texts::OpenTexts;
+pub(super) use waiters::Waiters;
 
-use super::arbiter::Member;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
-use super::error::{EngineError, Result};
-use super::executor::{ExecutorError, ModelExecutor, NewSequenceData, StepPlan};
+use super::error::EngineError;
+use super::executor::{ExecutorError, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
-use super::output::{DeliveryEvent, OutputProcessor, Pushed};
+use super::qos::{Event, Outlook, Qos};
 use super::request::workload;
 use super::scheduler::{ScheduleDecision, ScheduledRequest, Scheduler};
-use super::types::{EngineOutput, FinishReason, RequestId, SequenceId};
-use izwi_types::{StepOutput, Task};
+use super::sequences::{AbortCause, DeliveryEvent, Pushed, Sequences, Watch};
+use super::types::{FinishReason, SequenceId};
+use izwi_types::StepOutput;
 
-/// Outputs kept for `take_output`.
-const KEPT_OUTPUTS: usize = 256;
 /// A step that waited longer for the device discards the one that was scheduled ahead.
 const MAX_WAITED: Duration = Duration::from_millis(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
+/// How often an engine looks whether streams of other engines have made room.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long a request waits for its client while its state takes memory that another request waits for.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -82,14 +81,8 @@ pub struct EngineStatus {
     pub preschedule_used: u64,
     /// Prescheduled steps that were discarded.
     pub preschedule_discarded: u64,
-    /// When another live stream would be accepted, as predicted for this snapshot; `None` if at once.
-    pub refuses_until: Option<Instant>,
-    /// From the arrival of another live stream until its listener hears it, as predicted; zero while nothing is known.
-    pub first_sound: Duration,
-    /// Predicted time in which all sequences and another one have a step.
-    pub step_with_another: Duration,
-    /// Predicted time of one more position of a prompt.
-    pub prompt_token: Duration,
+    /// What another live stream could expect.
+    pub outlook: Outlook,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,60 +95,20 @@ enum Mode {
     Running,
 }
 
-/// Why a request is aborted, as `izwi_aborts_total` counts it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AbortCause {
-    Client,
-    Interrupt,
-    Disconnect,
-    SlowClient,
-    Shutdown,
-}
-
-impl AbortCause {
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Interrupt => "interrupt",
-            Self::Disconnect => "disconnect",
-            Self::SlowClient => "slow_client",
-            Self::Shutdown => "shutdown",
-        }
-    }
-}
-
 /// The step loop; runs as one task.
 pub(super) struct EngineCore {
     config: Arc<EngineCoreConfig>,
     executor: Option<Box<dyn ModelExecutor>>,
-    /// This engine's place on the device.
-    device: Arc<Member>,
     scheduler: Scheduler,
     /// Bytes of the model's state of one sequence.
     state_bytes: usize,
     kv: KVCacheManager,
-    output: OutputProcessor,
-    live: LiveStreams,
-    /// Samples of its audio per second.
-    sample_rate: u32,
-    /// Whether it generates audio.
-    makes_audio: bool,
+    sequences: Sequences,
+    qos: Box<dyn Qos>,
     metrics: MetricsCollector,
-    requests: HashMap<RequestId, SequenceId>,
-    request_of: HashMap<SequenceId, RequestId>,
-    /// The most tokens of a pass, per sequence.
-    max_tokens: HashMap<SequenceId, usize>,
-    /// Sequences whose text has not ended.
-    open_texts: OpenTexts,
-    /// Sequences that no plan has contained yet.
-    unseen: HashMap<SequenceId, NewSequenceData>,
     /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
-    kept: VecDeque<EngineOutput>,
-    step_outputs: Vec<EngineOutput>,
-    step_waiters: Vec<oneshot::Sender<Result<Vec<EngineOutput>>>>,
-    drain_waiters: Vec<oneshot::Sender<()>>,
-    end_waiters: Vec<oneshot::Sender<Result<()>>>,
+    waiters: Waiters,
     mode: Mode,
     stopping: bool,
     senders_gone: bool,
@@ -163,7 +116,6 @@ pub(super) struct EngineCore {
     /// Number of steps at the last check of the invariants.
     checked_step: u64,
     epoch: Instant,
-    next_sequence: u64,
     status: EngineStatus,
     publish: watch::Sender<EngineStatus>,
 }
@@ -172,7 +124,8 @@ impl EngineCore {
     pub(super) fn new(
         config: Arc<EngineCoreConfig>,
         executor: Box<dyn ModelExecutor>,
-        device: Arc<Member>,
+        qos: Box<dyn Qos>,
+        epoch: Instant,
         metrics: MetricsCollector,
         publish: watch::Sender<EngineStatus>,
     ) -> Self {
@@ -183,32 +136,19 @@ impl EngineCore {
             scheduler: Scheduler::new(config.scheduler_config()),
             state_bytes: profile.info.state_bytes,
             kv,
-            output: OutputProcessor::new(profile.info.sample_rate_hz),
-            live: LiveStreams::default(),
-            sample_rate: profile.info.sample_rate_hz,
-            makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
+            sequences: Sequences::new(profile.info.sample_rate_hz),
+            qos,
             metrics,
             config,
             executor: Some(executor),
-            device,
-            requests: HashMap::new(),
-            request_of: HashMap::new(),
-            max_tokens: HashMap::new(),
-            open_texts: OpenTexts::default(),
-            unseen: HashMap::new(),
             released: Vec::new(),
-            kept: VecDeque::new(),
-            step_outputs: Vec::new(),
-            step_waiters: Vec::new(),
-            drain_waiters: Vec::new(),
-            end_waiters: Vec::new(),
+            waiters: Waiters::default(),
             mode: Mode::Manual,
             stopping: false,
             senders_gone: false,
             panics: 0,
             checked_step: 0,
-            epoch: Instant::now(),
-            next_sequence: 0,
+            epoch,
             status: EngineStatus::default(),
             publish,
         }
@@ -258,8 +198,10 @@ impl EngineCore {
                 joined = current.ended() => break joined,
                 Some(command) = commands.recv() => arrived.push(command),
                 // Audio that waits for slow clients goes on meanwhile.
-                event = self.output.next_caught_up(&self.metrics) => {
-                    self.bring_forward(event);
+                event = self.sequences.next_event(Watch::Slow, &self.metrics) => {
+                    if let DeliveryEvent::CaughtUp(sequence) = event {
+                        self.observe(Event::CatchesUp(sequence));
+                    }
                     events.push(event);
                 }
             }
@@ -272,7 +214,7 @@ impl EngineCore {
         }
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
-        self.start_held();
+        self.observe(Event::Freed);
         // The next step was decided for the time at which this one would have ended without waiting for the device.
         let unchanged =
             waited <= MAX_WAITED && !arrived.iter().any(|command| command.changes_schedule(self.mode));
@@ -280,7 +222,7 @@ impl EngineCore {
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();
         self.deliver(completed);
-        self.publish_load(false);
+        self.observe(Event::Settled { is_idle: false });
         for command in arrived {
             self.handle(command);
         }
@@ -303,30 +245,39 @@ impl EngineCore {
 
     /// Launches a step, `decided` or scheduled now. `None` if there is no work.
     fn launch_step(&mut self, decided: Option<ScheduleDecision>) -> Option<InFlightStep> {
-        if self.mode != Mode::Running && self.step_waiters.is_empty() {
+        if self.mode != Mode::Running && self.waiters.step.is_empty() {
             return None;
         }
         let mut executor = self.executor.take()?;
         executor.release(&std::mem::take(&mut self.released));
         self.update_clock();
         if decided.is_none() {
-            self.start_held();
+            self.observe(Event::Freed);
         }
         let decision = decided.unwrap_or_else(|| self.scheduler.compute_schedule(&self.kv, None));
         if decision.is_empty() {
             self.executor = Some(executor);
-            self.answer_steps();
+            self.waiters.answer_steps();
             return None;
         }
         let schedule = Arc::new(self.scheduler.apply_schedule(decision, &mut self.kv));
         self.status.preemptions += schedule.preempted_requests.len() as u64;
         let mut plan = StepPlan { new_sequences: Vec::new(), schedule: Arc::clone(&schedule) };
         for item in schedule.items() {
-            self.output.scheduled(item.sequence, &self.metrics);
-            plan.new_sequences.extend(self.unseen.remove(&item.sequence));
+            plan.new_sequences.extend(self.sequences.planned(item.sequence, &self.metrics));
         }
-        let request = self.turn_request(&schedule);
-        Some(InFlightStep::launch(executor, plan, Arc::clone(&self.device), request))
+        let request = self.qos.turn(&schedule, &self.scheduler);
+        Some(InFlightStep::launch(executor, plan, self.qos.device(), request))
+    }
+
+    /// Tells the scheduler the time and what limits the next step.
+    fn update_clock(&mut self) {
+        self.scheduler.set_now(self.epoch.elapsed().as_micros() as u64);
+        self.qos.budget(&mut self.scheduler, &self.sequences);
+    }
+
+    fn observe(&mut self, event: Event<'_>) {
+        self.qos.observe(event, &mut self.scheduler, &mut self.sequences);
     }
 
     /// Updates queues and block accounting after a step. Delivers nothing, so that the next step is launched early.
@@ -342,11 +293,11 @@ impl EngineCore {
             _ => self.die("the executor failed repeatedly; restart the service"),
         }
         if !returned.panicked {
-            self.observe_step(&returned.schedule, returned.times.executed);
+            self.observe(Event::Step(&returned.schedule, returned.times.executed));
         }
         let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {
-            if !self.request_of.contains_key(&item.sequence) {
+            if !self.sequences.is_queued(item.sequence) {
                 continue;
             }
             let result = result.and_then(|output| self.record(item, output));
@@ -356,8 +307,10 @@ impl EngineCore {
             };
             let result = result.map(|(output, _)| output);
             if let Some(reason) = finish {
-                let samples = result.as_ref().map_or(0, |output| output.samples.len());
-                self.observe_length(item.sequence, reason, samples as u64);
+                if reason == FinishReason::Stop {
+                    let samples = result.as_ref().map_or(0, |output| output.samples.len());
+                    self.observe(Event::Complete(item.sequence, samples as u64));
+                }
                 self.remove(item.sequence);
             }
             completed.push(CompletedItem { sequence: item.sequence, result, finish });
@@ -371,16 +324,16 @@ impl EngineCore {
         item: &ScheduledRequest,
         output: StepOutput,
     ) -> std::result::Result<(StepOutput, Option<FinishReason>), ExecutorError> {
-        self.observe_item(item, &output);
+        self.observe(Event::Item(item, &output));
         let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
         let finish = match (&output.next_pass, output.finished, limit) {
             (_, true, _) if output.runaway => Some(FinishReason::RunawayTrimmed),
             (_, true, _) => Some(FinishReason::Stop),
             (Some(work), false, _) => {
-                let max_tokens = self.max_tokens.get(&item.sequence).copied().unwrap_or(usize::MAX);
+                let max_tokens = self.sequences.max_tokens(item.sequence);
                 let (work, prompt_tokens) = workload(&self.config, work, max_tokens)
                     .map_err(|error| ExecutorError(format!("the next pass does not fit: {error}")))?;
-                self.output.add_prompt_tokens(item.sequence, prompt_tokens);
+                self.sequences.add_prompt_tokens(item.sequence, prompt_tokens);
                 self.scheduler.next_pass(item.sequence, work, &mut self.kv);
                 None
             }
@@ -397,21 +350,24 @@ impl EngineCore {
     /// Delivers the outputs of a step.
     fn deliver(&mut self, completed: Vec<CompletedItem>) {
         for CompletedItem { sequence, result, finish } in completed {
-            if !self.output.is_live(sequence) {
+            if !self.sequences.is_open(sequence) {
                 continue;
             }
             let error = match result {
                 Ok(output) => {
-                    self.forecast_again(sequence);
-                    match self.output.push(sequence, output, &self.metrics) {
+                    self.observe(Event::Output(sequence));
+                    match self.sequences.push(sequence, output, &self.metrics) {
                         Pushed::Open => {}
-                        Pushed::Blocked => self.set_paused(sequence, true),
+                        Pushed::Blocked => {
+                            self.scheduler.set_paused(sequence, true);
+                            self.observe(Event::Paused(sequence));
+                        }
                         Pushed::Disconnected => {
                             self.abort(sequence, AbortCause::Disconnect);
                             continue;
                         }
                     }
-                    self.set_playback(sequence);
+                    self.observe(Event::Played(sequence));
                     None
                 }
                 Err(error) => {
@@ -423,80 +379,60 @@ impl EngineCore {
                 self.finish(sequence, reason, error);
             }
         }
-        self.answer_steps();
+        self.waiters.answer_steps();
     }
 
-    /// Pauses or resumes a sequence whose client is slow.
-    fn set_paused(&mut self, sequence: SequenceId, is_paused: bool) {
-        self.scheduler.set_paused(sequence, is_paused);
-        if self.live.set_paused(sequence, is_paused) && self.config.admission {
-            // Others may have its place: it waits for one, as a stream that starts does.
-            self.scheduler.set_deferred(sequence, true);
-            self.live.hold(sequence);
-        }
-    }
-
-    fn answer_steps(&mut self) {
-        let outputs = std::mem::take(&mut self.step_outputs);
-        for waiter in self.step_waiters.drain(..) {
-            // A caller that stopped waiting can still take the outputs.
-            let _ = waiter.send(Ok(outputs.clone()));
-        }
-        for output in outputs {
-            if self.kept.len() == KEPT_OUTPUTS {
-                self.kept.pop_front();
-            }
-            self.kept.push_back(output);
-        }
-    }
-
-    /// Removes a sequence everywhere but in its session.
+    /// Takes a sequence from the queues.
     fn remove(&mut self, sequence: SequenceId) {
         self.scheduler.finish_request(sequence, &mut self.kv);
-        if let Some(request) = self.request_of.remove(&sequence) {
-            self.requests.remove(&request);
-        }
-        self.max_tokens.remove(&sequence);
-        self.live.remove(sequence);
-        self.open_texts.remove(sequence);
-        if self.unseen.remove(&sequence).is_none() {
-            self.released.push(sequence);
-        }
+        self.observe(Event::Left(sequence));
+        self.released.extend(self.sequences.leave(sequence).then_some(sequence));
     }
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<String>) {
         self.remove(sequence);
         let error = error.map(EngineError::Execution);
-        let output = self.output.finish(sequence, reason, error, &mut self.metrics);
-        self.step_outputs.extend(output);
+        let output = self.sequences.finish(sequence, reason, error, &mut self.metrics);
+        self.waiters.outputs.extend(output);
     }
 
-    /// Aborts a request; connected clients get a final result.
+    /// Aborts a request.
     fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
-        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
-        self.metrics.aborted(cause.label());
-        match cause {
-            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
-            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
-            AbortCause::Disconnect | AbortCause::SlowClient => {
-                self.remove(sequence);
-                self.output.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
-            }
-        }
+        self.remove(sequence);
+        let output = self.sequences.abort(sequence, cause, &mut self.metrics);
+        self.waiters.outputs.extend(output);
     }
 
     /// Aborts requests of disconnected and stalled clients, and resumes those of clients that caught up.
     fn reap_disconnected(&mut self) {
-        for event in self.output.ready_events(&self.metrics) {
+        for event in self.sequences.ready_events(&self.metrics) {
             self.delivery_event(event);
         }
-        for sequence in self.output.disconnected() {
+        for sequence in self.sequences.disconnected() {
             self.abort(sequence, AbortCause::Disconnect);
         }
-        for sequence in self.output.stalled(self.stall_limit()) {
+        for sequence in self.sequences.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
         self.check_texts();
+    }
+
+    /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
+    fn check_texts(&mut self) {
+        let limit = self.crowded(self.config.text_timeout);
+        self.sequences.note_waiting(|sequence| self.scheduler.awaits_input(sequence));
+        for sequence in self.sequences.expired(limit) {
+            let message = format!(
+                "no more text came for {} s; end the text, or raise text_timeout",
+                limit.as_secs_f64()
+            );
+            self.finish(sequence, FinishReason::TextTimeout, Some(message));
+        }
+    }
+
+    /// A limit on waiting for a client, while others wait for the memory that its request holds.
+    fn crowded(&self, limit: Duration) -> Duration {
+        if self.scheduler.waits_for_state() { limit.min(CROWDED_TIMEOUT) } else { limit }
     }
 
     /// How far a client may fall behind real time.
@@ -507,8 +443,8 @@ impl EngineCore {
     fn delivery_event(&mut self, event: DeliveryEvent) {
         match event {
             DeliveryEvent::CaughtUp(sequence) => {
-                self.set_paused(sequence, false);
-                self.resume_playback(sequence);
+                self.scheduler.set_paused(sequence, false);
+                self.observe(Event::CaughtUp(sequence));
             }
             DeliveryEvent::Disconnected(sequence) => self.abort(sequence, AbortCause::Disconnect),
         }
@@ -516,17 +452,17 @@ impl EngineCore {
 
     /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        self.publish_load(true);
+        self.observe(Event::Settled { is_idle: true });
         self.publish();
         self.check_idle();
         if self.is_over() {
             return;
         }
-        let stall = self.output.next_stall(self.stall_limit());
-        let expiry = self.open_texts.next_expiry(self.crowded(self.config.text_timeout));
+        let stall = self.sequences.next_stall(self.stall_limit());
+        let expiry = self.sequences.next_expiry(self.crowded(self.config.text_timeout));
         // Streams of other engines make room unsaid.
-        let waits = self.live.has_held() || self.status.refuses_until.is_some();
-        let retry = waits.then(|| Instant::now() + live::RETRY);
+        let waits = self.status.outlook.held > 0 || self.status.outlook.refuses_until.is_some();
+        let retry = waits.then(|| Instant::now() + RETRY);
         let stalled = async {
             match stall.into_iter().chain(expiry).chain(retry).min() {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -539,7 +475,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
-            event = self.output.next_event(&self.metrics), if self.output.has_idle() => self.delivery_event(event),
+            event = self.sequences.next_event(Watch::Idle, &self.metrics), if self.sequences.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
     }
@@ -564,9 +500,12 @@ impl EngineCore {
         self.scheduler.num_waiting() + self.scheduler.num_running() == 0
     }
 
+    fn has_ended_all(&self) -> bool {
+        self.scheduler_is_empty() && self.sequences.is_empty()
+    }
+
     fn is_over(&self) -> bool {
-        let idle = self.scheduler_is_empty() && self.output.is_empty();
-        let unreachable = self.senders_gone && (idle || self.mode != Mode::Running);
+        let unreachable = self.senders_gone && (self.has_ended_all() || self.mode != Mode::Running);
         self.stopping || unreachable || matches!(self.status.state, EngineState::Dead(_))
     }
 
@@ -577,22 +516,16 @@ impl EngineCore {
         self.executor = None;
     }
 
-    fn fail_all(&mut self, reason: &str) {
-        for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
-            self.finish(sequence, FinishReason::Error, Some(reason.to_owned()));
-        }
-    }
-
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
-        self.status.awaiting_text = self.open_texts.num_waiting();
-        self.status.streams = self.output.playing().collect();
+        self.status.awaiting_text = self.sequences.num_waiting_for_text();
+        self.status.streams = self.sequences.playing().collect();
         self.status.kv = self.kv.stats();
-        self.predict_next();
+        self.status.outlook = self.qos.outlook(&self.scheduler, &self.sequences);
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
-        if self.status.state == EngineState::Draining && self.scheduler_is_empty() && self.output.is_empty() {
-            self.drain_waiters.drain(..).for_each(|waiter| _ = waiter.send(()));
+        if self.status.state == EngineState::Draining && self.has_ended_all() {
+            self.waiters.answer_drained();
         }
         self.publish.send_replace(self.status.clone());
     }

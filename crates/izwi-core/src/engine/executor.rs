@@ -27,8 +27,8 @@ pub use placement::cpu_memory;
 pub(super) use placement::place;
 
 use super::config::EngineCoreConfig;
-use super::cost::StepShape;
 use super::error::{EngineError, Result};
+use super::qos::cost::StepShape;
 use super::scheduler::ScheduleResult;
 use super::types::{GenerationParams, SequenceId};
 

@@ -13,7 +13,7 @@ use metrics::{
 use tokio::time::Instant;
 
 use super::kv_cache::KVCacheStats;
-use super::output::Underrun;
+use super::qos::playback::Underrun;
 use super::scheduler::ScheduleResult;
 use super::types::{FinishReason, RequestStats, rtf};
 use izwi_types::Task;
@@ -473,71 +473,6 @@ pub struct MetricsSnapshot {
     pub requests_per_sec: f64,
 }
 
-/// Times one request.
-#[derive(Debug)]
-pub struct RequestTimer {
-    started_at: Instant,
-}
-
-impl RequestTimer {
-    /// Starts the clock.
-    pub fn start() -> Self {
-        Self { started_at: Instant::now() }
-    }
-
-    /// Stops the clock and records the request.
-    pub fn stop(
-        self,
-        metrics: &mut MetricsCollector,
-        tokens_generated: u64,
-        audio_duration: Duration,
-    ) -> Duration {
-        let latency = self.started_at.elapsed();
-        metrics.record_request(latency, tokens_generated, audio_duration);
-        latency
-    }
-}
-
-/// The outcome of a benchmark run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct BenchmarkResult {
-    /// What was measured.
-    pub name: String,
-    /// Requests sent.
-    pub num_requests: usize,
-    /// Wall time.
-    pub duration: Duration,
-    /// The engine's metrics.
-    pub snapshot: MetricsSnapshot,
-}
-
-impl BenchmarkResult {
-    /// A result of these measurements.
-    pub fn new(name: &str, num_requests: usize, duration: Duration, snapshot: MetricsSnapshot) -> Self {
-        Self { name: name.to_owned(), num_requests, duration, snapshot }
-    }
-
-    /// A human-readable summary.
-    pub fn summary(&self) -> String {
-        let s = &self.snapshot;
-        let rate = self.num_requests as f64 / self.duration.as_secs_f64().max(f64::EPSILON);
-        format!(
-            "{}: {} requests in {:.2} s ({rate:.2}/s)\n  latency ms: avg {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}\n  \
-             RTF {:.3}, {:.1} tokens/s, {:.1} s of audio",
-            self.name,
-            self.num_requests,
-            self.duration.as_secs_f64(),
-            s.avg_latency_ms,
-            s.p50_latency_ms,
-            s.p90_latency_ms,
-            s.p99_latency_ms,
-            s.avg_rtf,
-            s.avg_tokens_per_sec,
-            s.total_audio.as_secs_f64(),
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -606,13 +541,5 @@ mod tests {
     fn an_empty_snapshot_is_zeros() {
         let snapshot = MetricsCollector::new("m").snapshot();
         assert_eq!((snapshot.p99_latency_ms, snapshot.avg_rtf, snapshot.requests_per_sec), (0.0, 0.0, 0.0));
-    }
-
-    #[test]
-    fn a_summary_names_what_was_measured() {
-        let mut metrics = MetricsCollector::new("m");
-        RequestTimer::start().stop(&mut metrics, 5, Duration::from_secs(1));
-        let result = BenchmarkResult::new("tts", 1, Duration::from_secs(2), metrics.snapshot());
-        assert!(result.summary().starts_with("tts: 1 requests in 2.00 s (0.50/s)"));
     }
 }

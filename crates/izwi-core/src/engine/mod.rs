@@ -3,25 +3,23 @@
 //! [`Engine`] holds channels and immutable facts; the step loop in [`core`] owns the state. Must not know tensors, wire
 //! formats or HTTP.
 
-pub mod admission;
-pub mod arbiter;
 pub mod blocks;
 pub mod capacity;
 mod cloning;
 pub mod config;
 mod conversation;
 mod core;
-pub mod cost;
 mod error;
 pub mod executor;
 pub mod kv_cache;
 pub mod metrics;
-mod output;
+pub mod qos;
 mod recordings;
 pub mod remote;
 mod replicas;
 pub mod request;
 pub mod scheduler;
+mod sequences;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -34,7 +32,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub use arbiter::{DeviceArbiter, DeviceArbiters};
 pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
@@ -45,7 +42,8 @@ pub use izwi_types::{
     SpeechOptions, SpokenWord, Task, Transcript, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
-pub use metrics::{BenchmarkResult, MetricsSnapshot, RequestTimer};
+pub use metrics::MetricsSnapshot;
+pub use qos::arbiter::{DeviceArbiter, DeviceArbiters};
 pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
 pub use request::{
@@ -57,14 +55,14 @@ pub use types::{
     SequenceId, StreamingOutput,
 };
 
-use self::admission::StreamRate;
-use self::arbiter::{Member, TurnRequest};
 use self::cloning::CloningTime;
-use self::core::{AbortCause, Admission, Command, Refused};
-use self::cost::CostModel;
+use self::core::{Command, Refused};
+use self::qos::admission::StreamRate;
+use self::qos::arbiter::{Member, TurnRequest};
+use self::qos::cost::CostModel;
 use self::types::audio_duration;
-use output::Delivery;
 use recordings::KeptRecordings;
+use sequences::{AbortCause, Admission, Client, Delivery};
 
 use replicas::Replica;
 use request::{Abandoned, AudioIntake, RequestProcessor};
@@ -156,12 +154,12 @@ impl Engine {
         Ok((id, receiver))
     }
 
-    /// Queues a request. Its result is returned by [`Engine::step`] or, once finished, by [`Engine::take_output`].
+    /// Queues a request. The [`Engine::step`] in which it ends returns its result.
     ///
     /// # Errors
     /// The request is rejected.
     pub async fn add_request(&self, request: EngineCoreRequest) -> Result<RequestId> {
-        self.submit(request, Delivery::Kept).await
+        self.submit(request, Delivery::Step).await
     }
 
     /// Aborts a request, at the latest after the in-flight step. Returns whether the request was open.
@@ -235,14 +233,6 @@ impl Engine {
         }
     }
 
-    /// Takes the result of a request that was queued with [`Engine::add_request`], if finished. The last 256 are kept.
-    ///
-    /// # Errors
-    /// The engine has stopped.
-    pub async fn take_output(&self, id: &RequestId) -> Result<Option<EngineOutput>> {
-        self.ask(|reply| Command::TakeOutput(id.clone(), reply)).await
-    }
-
     /// Runs one step, or awaits the next step of a running engine, and returns the results of finished requests.
     ///
     /// # Errors
@@ -308,16 +298,6 @@ impl Engine {
     /// Statistics over the last 1,000 requests, and totals; zeros after the engine stopped.
     pub async fn metrics(&self) -> MetricsSnapshot {
         self.try_metrics().await.unwrap_or_default()
-    }
-
-    /// Number of requests waiting for admission.
-    pub async fn pending_requests(&self) -> usize {
-        self.status().pending
-    }
-
-    /// Number of running requests.
-    pub async fn running_requests(&self) -> usize {
-        self.status().running
     }
 
     /// Block accounting of the KV cache.
@@ -388,7 +368,7 @@ impl Engine {
         // A window of live audio is never refused for the streams that play: it waits for its turn.
         let is_live =
             request.live && request.task_type != Task::Asr && matches!(delivery, Delivery::Stream(_));
-        let refuses_until = self.status.borrow().refuses_until.filter(|_| is_live);
+        let refuses_until = self.status.borrow().outlook.refuses_until.filter(|_| is_live);
         let retry_after =
             refuses_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         if !retry_after.is_zero() {
@@ -398,28 +378,28 @@ impl Engine {
         let read = move |processor: &RequestProcessor, mut intake: AudioIntake| {
             Ok((processor.read(request, &mut intake)?, intake))
         };
-        let (admissible, intake) = if clones {
+        let (request, intake) = if clones {
             // Recordings are decoded before the device is taken.
-            let (readable, intake) = self.prepare(read).await?;
-            let length = readable.open_audio();
-            (self.clone_voice(length, move |processor| processor.finish(readable)).await?, intake)
+            let ((info, decoded), intake) = self.prepare(read).await?;
+            let length = decoded.open_audio;
+            (self.clone_voice(length, move |processor| processor.finish(info, decoded)).await?, intake)
         } else {
             let process = move |processor: &RequestProcessor, intake: AudioIntake| {
-                let (readable, intake) = read(processor, intake)?;
-                Ok((processor.finish(readable)?, intake))
+                let ((info, decoded), intake) = read(processor, intake)?;
+                Ok((processor.finish(info, decoded)?, intake))
             };
             self.prepare(process).await?
         };
-        let audio_share = intake.into_share();
-        if let Some(input) = &admissible.text_input {
-            let (commands, id) = (self.commands.downgrade(), admissible.id.clone());
+        if let Some(input) = &request.info.text_input {
+            let (commands, id) = (self.commands.downgrade(), request.info.id.clone());
             let wake = move || {
                 // An engine that has ended ends the request too.
                 let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
             };
-            input.attach(self.processor.preparer(), admissible.prepared.clone(), Box::new(wake))?;
+            input.attach(self.processor.preparer(), request.prepared.clone(), Box::new(wake))?;
         }
-        let admission = Box::new(Admission { admissible, delivery, accepted_at, audio_share });
+        let client = Client { delivery, accepted_at, _audio_share: intake.into_share() };
+        let admission = Box::new(Admission { request, client });
         let added = self.ask(|reply| Command::Add(admission, reply)).await?;
         added.map_err(|Refused { error, .. }| error)
     }

@@ -17,18 +17,18 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use izwi_types::Task;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use cached_prompts::CachedPrompts;
 
 use super::config::EngineCoreConfig;
-use super::core::{Added, Admission, Command, EngineState, EngineStatus, Refused};
+use super::core::{Added, Command, EngineState, EngineStatus, Refused};
 use super::error::EngineError;
 use super::kv_cache::{BlockHash, KVCacheStats};
 use super::metrics::{self, MetricsCollector};
-use super::output::Delivery;
+use super::qos::Outlook;
+use super::sequences::Admission;
 use super::types::SequenceId;
 
 /// State of one replica of a model.
@@ -315,10 +315,8 @@ impl ReplicaRouter {
     fn handle(&mut self, command: Command) {
         match command {
             Command::Add(admission, reply) => {
-                let is_live = admission.admissible.live
-                    && admission.admissible.task != Task::Asr
-                    && matches!(admission.delivery, Delivery::Stream(_));
-                let prompt = admission.admissible.work.prefix();
+                let is_live = admission.is_live_stream();
+                let prompt = admission.request.work.prefix();
                 let cached = self.cached.positions(prompt, self.replicas.len());
                 let last_block = prompt.last().copied();
                 let offer = Offer { reply, is_live, cached, last_block, tried: Vec::new(), refusal: None };
@@ -332,10 +330,6 @@ impl ReplicaRouter {
             }
             Command::TextGrew(id) => self.tell_all(|| Command::TextGrew(id.clone())),
             Command::PlaybackAck(id, played) => self.tell_all(|| Command::PlaybackAck(id.clone(), played)),
-            Command::TakeOutput(id, reply) => {
-                let found = self.ask_all(|reply| Command::TakeOutput(id.clone(), reply));
-                tokio::spawn(async move { reply.send(found.await.into_iter().flatten().next()) });
-            }
             Command::Step(reply) => {
                 let stepped = self.ask_all(Command::Step);
                 tokio::spawn(async move { reply.send(whole(stepped.await).map(|outputs| outputs.concat())) });
@@ -398,11 +392,12 @@ fn rank(
     cached: usize,
     now: Instant,
 ) -> (bool, bool, Duration, Reverse<usize>, usize) {
-    let refuses = is_live && status.refuses_until.is_some_and(|until| until > now);
-    let predicted = if is_live { status.first_sound } else { status.step_with_another };
+    let outlook = &status.outlook;
+    let refuses = is_live && outlook.refuses_until.is_some_and(|until| until > now);
+    let predicted = if is_live { outlook.first_sound } else { outlook.step_with_another };
     // Those that are on their way there delay it as much again.
     let expected = predicted.saturating_mul(1 + unanswered);
-    let saved = status.prompt_token.saturating_mul(u32::try_from(cached).unwrap_or(u32::MAX));
+    let saved = outlook.prompt_token.saturating_mul(u32::try_from(cached).unwrap_or(u32::MAX));
     let expected = expected.saturating_sub(saved);
     let open = status.pending + status.running + unanswered as usize;
     (status.state != EngineState::Ready, refuses, expected, Reverse(cached), open)
@@ -425,12 +420,17 @@ fn merged(replicas: &[(&str, &EngineStatus)]) -> EngineStatus {
         all.preschedule_used += status.preschedule_used;
         all.preschedule_discarded += status.preschedule_discarded;
     }
-    let working = || replicas.iter().map(|(_, status)| *status).filter(|status| !is_over(&status.state));
-    // `None` is the least: one that accepts at once.
-    all.refuses_until = working().map(|status| status.refuses_until).min().flatten();
-    all.first_sound = working().map(|status| status.first_sound).min().unwrap_or_default();
-    all.prompt_token = working().map(|status| status.prompt_token).min().unwrap_or_default();
-    all.step_with_another = working().map(|status| status.step_with_another).min().unwrap_or_default();
+    let working = || replicas.iter().filter(|(_, status)| !is_over(&status.state));
+    let outlooks = || working().map(|(_, status)| &status.outlook);
+    let least = |part: fn(&Outlook) -> Duration| outlooks().map(part).min().unwrap_or_default();
+    all.outlook = Outlook {
+        // `None` is the least: one that accepts at once.
+        refuses_until: outlooks().map(|outlook| outlook.refuses_until).min().flatten(),
+        first_sound: least(|outlook| outlook.first_sound),
+        prompt_token: least(|outlook| outlook.prompt_token),
+        step_with_another: least(|outlook| outlook.step_with_another),
+        held: replicas.iter().map(|(_, status)| status.outlook.held).sum(),
+    };
     all
 }
 

@@ -3,10 +3,8 @@
 //! [`Scheduler::compute_schedule`] is pure: it reads the queues and the block accounting and returns a decision.
 //! [`Scheduler::apply_schedule`] applies the decision. Must not know tensors, samples or clients.
 
-mod budget;
 mod decide;
 mod fork;
-mod playback;
 mod policy;
 mod sequence;
 
@@ -17,11 +15,12 @@ use std::time::Duration;
 use izwi_types::EncoderWork;
 
 use super::blocks::BlockId;
-use super::cost::{CostModel, StepShape, safety};
 use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
+use super::qos::budget::StepLimits;
+use super::qos::cost::StepShape;
+use super::qos::playback::Playback;
 use super::types::{Priority, RequestId, SequenceId};
 pub use fork::ForkError;
-pub use playback::{Deadline, Playback, Pressure};
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
 
@@ -162,14 +161,10 @@ pub struct ScheduleResult {
     pub blocks_allocated: usize,
     /// Blocks to copy before the step writes.
     pub block_copies: Vec<BlockCopy>,
-    /// The next deadline of its streams that play; `None` without one.
-    pub deadline: Option<Deadline>,
     /// Its work.
     pub shape: StepShape,
     /// The part of the work that is for live streams.
     pub live_shape: StepShape,
-    /// When the first of the streams that it starts was promised to be heard; `None` without one.
-    pub promised_us: Option<u64>,
     /// Whether it has bulk work for which streams that play wait.
     pub pays_all: bool,
 }
@@ -227,8 +222,8 @@ pub struct Scheduler {
     /// The longest time of bulk work for which the last step had no time, in microseconds.
     bulk_left_us: u64,
     now_us: u64,
-    costs: CostModel,
-    pressure: Pressure,
+    /// What limits the time of the next decisions; `None` if nothing does.
+    limits: Option<StepLimits>,
 }
 
 impl Scheduler {
@@ -246,8 +241,7 @@ impl Scheduler {
             decode_waited: false,
             bulk_left_us: 0,
             now_us: 0,
-            costs: CostModel::default(),
-            pressure: Pressure::default(),
+            limits: None,
         }
     }
 
@@ -321,7 +315,7 @@ impl Scheduler {
     }
 
     /// Sets the playback of a live stream.
-    pub fn set_playback(&mut self, id: SequenceId, playback: Playback) {
+    pub(super) fn set_playback(&mut self, id: SequenceId, playback: Playback) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.due_us = playback.end_us;
             sequence.playback = Some(playback);
@@ -329,7 +323,7 @@ impl Scheduler {
     }
 
     /// Sets when the first audio of a live stream is due, and its chunks: the playback that begins there.
-    pub fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
+    pub(super) fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.due_us = expected.end_us;
             sequence.expected = Some(expected);
@@ -347,18 +341,8 @@ impl Scheduler {
     }
 
     /// Sets what limits the time of the next decisions.
-    pub fn set_pressure(&mut self, pressure: Pressure) {
-        self.pressure = pressure;
-    }
-
-    /// The learned time of steps.
-    pub fn costs(&self) -> &CostModel {
-        &self.costs
-    }
-
-    /// Learns the time of an executed step.
-    pub fn observe(&mut self, shape: StepShape, duration: Duration) {
-        self.costs.observe(shape, duration);
+    pub(super) fn set_limits(&mut self, limits: Option<StepLimits>) {
+        self.limits = limits;
     }
 
     /// Whether a sequence consists of units.
@@ -376,27 +360,22 @@ impl Scheduler {
         if self.has_bulk() { Duration::from_micros(self.bulk_left_us) } else { Duration::ZERO }
     }
 
-    /// The next deadline of the streams that play and can go on.
-    pub fn deadline(&self) -> Option<Deadline> {
-        let playing = || self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
-        let step_us = self.cycle_us(StepShape::decode(playing().count()));
-        playing().map(|sequence| sequence.deadline(step_us)).min_by_key(Deadline::latest_start_us)
+    /// The streams that play and can go on.
+    pub(super) fn playing(&self) -> impl Iterator<Item = Playback> {
+        self.sequences
+            .values()
+            .filter(|sequence| !sequence.is_held())
+            .filter_map(|sequence| sequence.playback)
     }
 
-    /// The deadline of a stream whose reader has caught up.
-    pub fn deadline_of(&self, playback: Playback) -> Deadline {
-        let playing = self.sequences.values().filter(|s| s.playback.is_some() && !s.is_held());
-        let step_us = self.cycle_us(StepShape::decode(1 + playing.count()));
-        Deadline { at_us: playback.end_us, work_us: u64::from(playback.steps) * step_us }
+    /// The playback of a live stream; `None` before its first audio.
+    pub(super) fn playback(&self, id: SequenceId) -> Option<Playback> {
+        self.sequences.get(&id)?.playback
     }
 
-    fn step_us(&self, shape: StepShape) -> u64 {
-        (self.costs.seconds(shape) * 1e6) as u64
-    }
-
-    /// The longest time of a step.
-    fn cycle_us(&self, shape: StepShape) -> u64 {
-        (safety(&self.costs) * self.step_us(shape) as f64) as u64
+    /// When the first audio of a live stream was promised; `None` once it plays.
+    pub(super) fn promised_us(&self, id: SequenceId) -> Option<u64> {
+        self.sequences.get(&id)?.promised_us()
     }
 
     /// Number of waiting sequences.
@@ -471,13 +450,6 @@ impl Scheduler {
             let scheduled = self.allocate(&item, kv, &mut result);
             result.decode_requests.extend(scheduled);
         }
-        let step_us = self.cycle_us(result.live_shape);
-        let sequences = || result.items().filter_map(|item| self.sequences.get(&item.sequence));
-        let promised_us = sequences().filter_map(Sequence::promised_us).min();
-        let playing = sequences().filter(|sequence| sequence.playback.is_some());
-        let deadlines = playing.map(|sequence| sequence.deadline(step_us));
-        let deadline = deadlines.min_by_key(Deadline::latest_start_us);
-        (result.deadline, result.promised_us) = (deadline, promised_us);
         kv.begin_step(result.items().map(|item| item.sequence).collect::<Vec<_>>());
         result
     }

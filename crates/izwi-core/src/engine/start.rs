@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
-use super::arbiter::{DeviceArbiter, DeviceArbiters, Member};
 use super::config::EngineCoreConfig;
 use super::core::{Command, EngineCore, EngineStatus};
 use super::error::{EngineError, Result};
 use super::executor::{self, ExecutorProfile, ModelExecutor};
 use super::metrics::MetricsCollector;
+use super::qos::LiveStreams;
+use super::qos::arbiter::{DeviceArbiter, DeviceArbiters, Member};
 use super::remote::{RemoteCore, RemoteModel, RemotePreparer};
 use super::replicas::{Replica, ReplicaRouter, merged_profile};
 use super::request::{RequestProcessor, permits};
@@ -81,8 +83,7 @@ impl Engine {
         let metrics = MetricsCollector::new(&profile.model).on(&profile.device);
         let (handle, (receiver, publish)) = Self::handle(config, profile, processor, device);
         let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
-        let core = EngineCore::new(config, executor, device, metrics, publish);
-        runtime.spawn(core.run(receiver));
+        runtime.spawn(with_streams(config, executor, device, metrics, publish).run(receiver));
         Ok(handle)
     }
 
@@ -109,7 +110,7 @@ impl Engine {
             let (commands, receiver) = mpsc::unbounded_channel();
             let (publish, status) = watch::channel(EngineStatus::default());
             let metrics = metrics.on(&profile.device);
-            let core = EngineCore::new(Arc::clone(&config), executor, device, metrics, publish);
+            let core = with_streams(Arc::clone(&config), executor, device, metrics, publish);
             runtime.spawn(core.run(receiver));
             let (device, memory_bytes) = (profile.device.clone(), profile.memory_bytes);
             replicas.push((Replica { device, memory_bytes, status }, commands));
@@ -145,7 +146,7 @@ impl Engine {
     }
 
     /// A handle, and what its loop receives and publishes with.
-    fn handle(
+    pub(super) fn handle(
         config: Arc<EngineCoreConfig>,
         profile: Arc<ExecutorProfile>,
         processor: RequestProcessor,
@@ -171,6 +172,20 @@ impl Engine {
         };
         (handle, (receiver, publish))
     }
+}
+
+/// A loop that keeps its live streams without a gap.
+fn with_streams(
+    config: Arc<EngineCoreConfig>,
+    executor: Box<dyn ModelExecutor>,
+    device: Arc<Member>,
+    metrics: MetricsCollector,
+    publish: watch::Sender<EngineStatus>,
+) -> EngineCore {
+    let (profile, epoch) = (executor.profile(), Instant::now());
+    let observed = metrics.on(&profile.device);
+    let streams = LiveStreams::new(Arc::clone(&config), &profile, device, observed, epoch);
+    EngineCore::new(config, executor, Box::new(streams), epoch, metrics, publish)
 }
 
 fn runtime() -> Result<tokio::runtime::Handle> {

@@ -1,4 +1,7 @@
-//! Preparation of requests: what a caller that leaves ends, and the device while a voice is cloned.
+//! Preparation of requests: what a caller that leaves ends, and the device while a voice is cloned. The engine as a plain
+//! scheduler.
+
+mod plain;
 
 use std::time::Duration;
 

@@ -250,7 +250,7 @@ mod tests {
     fn the_core_knows_no_wire_format() {
         let text =
             "//! verbose_json\nuse serde::Serialize;\nlet a = \"verbose_json\";\nstruct VerboseTranscript;\n";
-        let file = "crates/izwi-core/src/engine/output.rs";
+        let file = "crates/izwi-core/src/engine/sequences.rs";
         check(
             &[(file, text), ("crates/izwi-server/src/sse.rs", text)],
             &[2, 2, 4].map(|line| format!("{file}:{line}")).each_ref().map(String::as_str),

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::Engine;
-use izwi_core::engine::admission::StreamRate;
 use izwi_core::engine::capacity::Curve;
-use izwi_core::engine::cost::StepShape;
+use izwi_core::engine::qos::admission::StreamRate;
+use izwi_core::engine::qos::cost::StepShape;
 use serde::{Deserialize, Serialize};
 
 use crate::build_info::VERSION;

@@ -5,7 +5,7 @@
 use futures::future::try_join_all;
 
 use super::{Curve, times};
-use crate::engine::cost::StepShape;
+use crate::engine::qos::cost::StepShape;
 use crate::engine::{Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, RequestStats};
 
 /// What each utterance says: long enough that its audio outlasts the steps that are measured.

@@ -1,30 +1,17 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{AbortCause, EngineCore, EngineState, Mode, in_flight};
-use crate::engine::admission::StreamRate;
-use crate::engine::arbiter::EngineLoad;
-use crate::engine::cost::CostModel;
+use super::{EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::metrics::MetricsSnapshot;
-use crate::engine::output::Delivery;
-use crate::engine::request::AdmissibleRequest;
-use crate::engine::types::{EngineOutput, RequestId};
-
-/// A prepared request and the channel of its result.
-#[derive(Debug)]
-pub(in crate::engine) struct Admission {
-    pub(in crate::engine) admissible: AdmissibleRequest,
-    pub(in crate::engine) delivery: Delivery,
-    pub(in crate::engine) accepted_at: Instant,
-    /// The request's share of the open audio.
-    pub(in crate::engine) audio_share: Option<OwnedSemaphorePermit>,
-}
+use crate::engine::qos::Event;
+use crate::engine::qos::admission::StreamRate;
+use crate::engine::qos::cost::CostModel;
+use crate::engine::sequences::{AbortCause, Admission};
+use crate::engine::types::{EngineOutput, FinishReason, RequestId};
 
 /// Why a request was not added.
 #[derive(Debug)]
@@ -52,7 +39,6 @@ pub(in crate::engine) enum Command {
     TextGrew(RequestId),
     PlaybackAck(RequestId, Duration),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
-    TakeOutput(RequestId, oneshot::Sender<Option<EngineOutput>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
     /// What the engine has learned about the time and the audio of steps.
     Learned(oneshot::Sender<(CostModel, StreamRate)>),
@@ -69,11 +55,7 @@ impl Command {
     /// Whether a step that was scheduled before this command may differ from one that is scheduled after it.
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
-            Self::PlaybackAck(..)
-            | Self::Metrics(_)
-            | Self::Learned(_)
-            | Self::TakeOutput(..)
-            | Self::CheckInvariants(_) => false,
+            Self::PlaybackAck(..) | Self::Metrics(_) | Self::Learned(_) | Self::CheckInvariants(_) => false,
             // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
             Self::TextGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
@@ -91,7 +73,7 @@ impl EngineCore {
     ) -> Vec<Command> {
         let mut buffered = Vec::new();
         let Some(executor) = self.executor.take() else { return buffered };
-        let mut warm_up = tokio::spawn(in_flight::warm_up(executor, Arc::clone(&self.device)));
+        let mut warm_up = tokio::spawn(in_flight::warm_up(executor, self.qos.device()));
         let joined = loop {
             tokio::select! {
                 biased;
@@ -103,10 +85,10 @@ impl EngineCore {
             Ok((executor, Ok(steps))) => {
                 self.executor = Some(executor);
                 self.status.state = EngineState::Ready;
-                self.output.set_ready();
+                self.sequences.set_ready();
                 // The first step also loads what is loaded once.
                 for (shape, duration) in steps.into_iter().skip(1) {
-                    self.scheduler.observe(shape, duration);
+                    self.observe(Event::WarmedUp(shape, duration));
                 }
             }
             Ok((_, Err(error))) => self.die(&format!("the model cannot run: {error}")),
@@ -139,32 +121,36 @@ impl EngineCore {
                 let _ = reply.send(answer);
             }
             Command::Abort(id, cause, reply) => {
-                let sequence = self.requests.get(&id).copied();
+                let sequence = self.sequences.find(&id);
                 if let Some(sequence) = sequence {
                     self.abort(sequence, cause);
                     // Whoever interrupts may ask again at once, of any engine of the device.
-                    self.publish_load(false);
+                    self.observe(Event::Settled { is_idle: false });
                     self.publish();
                 }
                 let _ = reply.send(sequence.is_some());
             }
-            Command::TextGrew(id) => self.text_grew(&id),
-            Command::PlaybackAck(id, played) => {
-                if let Some(sequence) = self.requests.get(&id) {
-                    self.output.acknowledge(*sequence, played);
-                    self.set_playback(*sequence);
+            Command::TextGrew(id) => {
+                let sequence = self.sequences.find(&id);
+                let grown =
+                    sequence.and_then(|sequence| Some((sequence, self.sequences.text_grew(sequence)?)));
+                if let Some((sequence, positions)) = grown {
+                    self.scheduler.set_positions(sequence, positions);
+                    self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
                 }
             }
-            Command::Step(reply) => self.step_waiters.push(reply),
-            Command::TakeOutput(id, reply) => {
-                let index = self.kept.iter().position(|output| output.request_id == id);
-                let _ = reply.send(index.and_then(|index| self.kept.remove(index)));
+            Command::PlaybackAck(id, played) => {
+                if let Some(sequence) = self.sequences.find(&id) {
+                    self.sequences.acknowledge(sequence, played);
+                    self.observe(Event::Played(sequence));
+                }
             }
+            Command::Step(reply) => self.waiters.step.push(reply),
             Command::Metrics(reply) => {
                 let _ = reply.send(self.metrics.snapshot());
             }
             Command::Learned(reply) => {
-                let _ = reply.send((self.scheduler.costs().clone(), self.live.rate()));
+                let _ = reply.send(self.qos.learned());
             }
             Command::CheckInvariants(reply) => {
                 let _ = reply.send(self.kv.check_invariants());
@@ -178,56 +164,65 @@ impl EngineCore {
                     self.status.state = EngineState::Draining;
                 }
                 self.mode = Mode::Running;
-                self.drain_waiters.push(reply);
+                self.waiters.drained.push(reply);
                 self.publish();
             }
             Command::Stop => self.stopping = true,
             Command::AwaitEnd(reply) => {
                 self.mode = Mode::Running;
-                self.end_waiters.push(reply);
+                self.waiters.end.push(reply);
             }
         }
     }
 
     /// Ends the loop: closes all requests, shuts the executor down, and rejects later commands.
     pub(super) async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        let reason = match &self.status.state {
-            EngineState::Dead(reason) => Some(reason.clone()),
-            _ => None,
+        let verdict = match &self.status.state {
+            EngineState::Dead(reason) => Err(EngineError::Stopped(reason.clone())),
+            _ => Ok(()),
         };
-        match &reason {
-            Some(reason) => self.fail_all(reason),
-            None => {
-                for sequence in self.request_of.keys().copied().collect::<Vec<_>>() {
-                    self.abort(sequence, AbortCause::Shutdown);
+        for sequence in self.sequences.ids() {
+            match &self.status.state {
+                EngineState::Dead(reason) => {
+                    let reason = reason.clone();
+                    self.finish(sequence, FinishReason::Error, Some(reason));
                 }
-                self.status.state = EngineState::Stopped;
+                _ => self.abort(sequence, AbortCause::Shutdown),
             }
         }
-        self.answer_steps();
-        self.device.set_load(EngineLoad::default(), true);
+        if verdict.is_ok() {
+            self.status.state = EngineState::Stopped;
+        }
+        self.waiters.answer_steps();
+        self.observe(Event::Ended);
         if let Some(mut executor) = self.executor.take() {
             // Freeing memory may block; a panic in it affects no request.
             let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
         }
         self.publish();
-        let verdict = || reason.clone().map_or(Ok(()), |reason| Err(EngineError::Stopped(reason)));
-        self.drain_waiters.clear();
-        for waiter in self.end_waiters.drain(..) {
-            let _ = waiter.send(verdict());
-        }
-        let refusal = EngineError::Stopped(reason.clone().unwrap_or_else(|| "stop was requested".to_owned()));
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Add(admission, reply) => {
-                    let refused = Refused { error: refusal.clone(), admission: Some(admission) };
-                    let _ = reply.send(Err(refused));
-                }
-                Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
-                Command::AwaitEnd(reply) => drop(reply.send(verdict())),
-                Command::Drain(reply) => drop(reply),
-                other => self.handle(other),
+        self.waiters.answer_end(&verdict);
+        reject_rest(commands, &verdict, |command| self.handle(command)).await;
+    }
+}
+
+/// Rejects what comes to a loop that has ended as `verdict` says; `handle` answers what can still be told.
+pub(in crate::engine) async fn reject_rest(
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+    verdict: &Result<()>,
+    mut handle: impl FnMut(Command),
+) {
+    let stopped = || EngineError::Stopped("stop was requested".to_owned());
+    let refusal = verdict.clone().err().unwrap_or_else(stopped);
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Add(admission, reply) => {
+                let refused = Refused { error: refusal.clone(), admission: Some(admission) };
+                drop(reply.send(Err(refused)));
             }
+            Command::Step(reply) => drop(reply.send(Err(refusal.clone()))),
+            Command::AwaitEnd(reply) => drop(reply.send(verdict.clone())),
+            Command::Drain(reply) => drop(reply),
+            other => handle(other),
         }
     }
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use crate::engine::arbiter::{Member, TurnRequest};
-use crate::engine::cost::StepShape;
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
+use crate::engine::qos::arbiter::{Member, TurnRequest};
+use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
 use izwi_types::StepOutput;

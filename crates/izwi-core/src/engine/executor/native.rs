@@ -21,8 +21,8 @@ use super::{
 };
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::cost::StepShape;
 use crate::engine::error::{EngineError, Result};
+use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::SequenceId;
 

@@ -89,9 +89,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::cost::StepShape;
     use crate::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
     use crate::engine::executor::{ExecutorError, ExecutorProfile, ItemResult, RequestPreparer, StepPlan};
+    use crate::engine::qos::cost::StepShape;
     use crate::engine::types::SequenceId;
 
     const DEVICES: [DeviceChoice; 3] = [DeviceChoice::Metal(0), DeviceChoice::Cuda(0), DeviceChoice::Cpu];

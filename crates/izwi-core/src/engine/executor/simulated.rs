@@ -22,7 +22,7 @@ use izwi_types::{
 use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::cost::StepShape;
+use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::{GenerationParams, SequenceId};
 

@@ -4,7 +4,7 @@
 //! client keeps up: a slow client slows its own upstream connection, and at most one part of an answer waits here. Must not
 //! know HTTP or wire formats.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,15 +16,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{RemoteModel, RemoteOutput};
 use crate::engine::config::EngineCoreConfig;
-use crate::engine::core::{AbortCause, Added, Admission, Command, EngineState, EngineStatus};
+use crate::engine::core::{Added, Command, EngineState, EngineStatus, Waiters, reject_rest};
 use crate::engine::error::{EngineError, RemoteError, Result};
 use crate::engine::kv_cache::KVCacheStats;
 use crate::engine::metrics::MetricsCollector;
-use crate::engine::output::{Delivery, DeliveryEvent, OutputProcessor, Pushed, SessionStart};
-use crate::engine::types::{EngineOutput, FinishReason, RequestId, SequenceId};
+use crate::engine::sequences::{AbortCause, Admission, Delivery, DeliveryEvent, Pushed, Sequences, Watch};
+use crate::engine::types::{FinishReason, RequestId, SequenceId};
 
-/// Outputs kept for `take_output`.
-const KEPT_OUTPUTS: usize = 256;
 /// Suggested time until a retry where nothing is known of the speed of the servers.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -52,20 +50,14 @@ struct Open {
 pub(in crate::engine) struct RemoteCore {
     config: Arc<EngineCoreConfig>,
     model: Arc<dyn RemoteModel>,
-    output: OutputProcessor,
+    sequences: Sequences,
     metrics: MetricsCollector,
-    sequences: HashMap<RequestId, SequenceId>,
     open: HashMap<SequenceId, Open>,
     pending: FuturesUnordered<Pending>,
-    kept: VecDeque<EngineOutput>,
-    step_outputs: Vec<EngineOutput>,
-    step_waiters: Vec<oneshot::Sender<Result<Vec<EngineOutput>>>>,
-    drain_waiters: Vec<oneshot::Sender<()>>,
-    end_waiters: Vec<oneshot::Sender<Result<()>>>,
+    waiters: Waiters,
     is_paused: bool,
     stopping: bool,
     senders_gone: bool,
-    next_sequence: u64,
     status: EngineStatus,
     publish: watch::Sender<EngineStatus>,
 }
@@ -80,20 +72,14 @@ impl RemoteCore {
         Self {
             config,
             model,
-            output: OutputProcessor::new(profile.info.sample_rate_hz),
+            sequences: Sequences::new(profile.info.sample_rate_hz),
             metrics: MetricsCollector::new(&profile.model).on(&profile.device),
-            sequences: HashMap::new(),
             open: HashMap::new(),
             pending: FuturesUnordered::new(),
-            kept: VecDeque::new(),
-            step_outputs: Vec::new(),
-            step_waiters: Vec::new(),
-            drain_waiters: Vec::new(),
-            end_waiters: Vec::new(),
+            waiters: Waiters::default(),
             is_paused: false,
             stopping: false,
             senders_gone: false,
-            next_sequence: 0,
             status: EngineStatus { state: EngineState::Ready, ..EngineStatus::default() },
             publish,
         }
@@ -103,7 +89,7 @@ impl RemoteCore {
     pub(in crate::engine) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         self.publish();
         while !self.is_over() {
-            let stall = self.output.next_stall(self.config.slow_client_timeout);
+            let stall = self.sequences.next_stall(self.config.slow_client_timeout);
             let stalled = async {
                 match stall {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -116,7 +102,7 @@ impl RemoteCore {
                     Some(command) => self.handle(command),
                     None => self.senders_gone = true,
                 },
-                event = self.output.next_client_event(&self.metrics), if !self.output.is_empty() => {
+                event = self.sequences.next_event(Watch::All, &self.metrics), if !self.sequences.is_empty() => {
                     self.delivery_event(event);
                 }
                 Some(arrived) = self.pending.next(), if !self.is_paused => {
@@ -127,7 +113,7 @@ impl RemoteCore {
                 }
                 () = stalled => {}
             }
-            for sequence in self.output.stalled(self.config.slow_client_timeout) {
+            for sequence in self.sequences.stalled(self.config.slow_client_timeout) {
                 self.abort(sequence, AbortCause::SlowClient);
             }
             self.answer_steps();
@@ -137,7 +123,7 @@ impl RemoteCore {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping || (self.senders_gone && self.open.is_empty() && self.output.is_empty())
+        self.stopping || (self.senders_gone && self.open.is_empty() && self.sequences.is_empty())
     }
 
     fn handle(&mut self, command: Command) {
@@ -147,26 +133,22 @@ impl RemoteCore {
                 Err(error) => drop(reply.send(Err(error.into()))),
             },
             Command::Abort(id, cause, reply) => {
-                let sequence = self.sequences.get(&id).copied();
+                let sequence = self.sequences.find(&id);
                 if let Some(sequence) = sequence {
                     self.abort(sequence, cause);
                 }
                 let _ = reply.send(sequence.is_some());
             }
             Command::PlaybackAck(id, played) => {
-                if let Some(sequence) = self.sequences.get(&id) {
-                    self.output.acknowledge(*sequence, played);
+                if let Some(sequence) = self.sequences.find(&id) {
+                    self.sequences.acknowledge(sequence, played);
                 }
             }
-            Command::Step(reply) => self.step_waiters.push(reply),
-            Command::TakeOutput(id, reply) => {
-                let index = self.kept.iter().position(|output| output.request_id == id);
-                let _ = reply.send(index.and_then(|index| self.kept.remove(index)));
-            }
+            Command::Step(reply) => self.waiters.step.push(reply),
             Command::Metrics(reply) => drop(reply.send(self.metrics.snapshot())),
-            // There are no blocks.
             // Nothing is known about the steps of another server.
             Command::Learned(reply) => drop(reply),
+            // There are no blocks.
             Command::CheckInvariants(reply) => drop(reply.send(Ok(()))),
             // A remote model has nothing to start, and takes no text while it speaks.
             Command::Start | Command::TextGrew(_) => {}
@@ -177,20 +159,20 @@ impl RemoteCore {
                     self.status.state = EngineState::Draining;
                 }
                 self.is_paused = false;
-                self.drain_waiters.push(reply);
+                self.waiters.drained.push(reply);
             }
             Command::Stop => self.stopping = true,
-            Command::AwaitEnd(reply) => self.end_waiters.push(reply),
+            Command::AwaitEnd(reply) => self.waiters.end.push(reply),
         }
     }
 
     /// Whether a request may begin now, and its input.
     fn check(&self, admission: &Admission) -> Result<Arc<Input>> {
-        let id = &admission.admissible.id;
+        let id = &admission.request.info.id;
         if self.status.state == EngineState::Draining {
             return Err(EngineError::Draining);
         }
-        if self.sequences.contains_key(id) {
+        if self.sequences.find(id).is_some() {
             return Err(EngineError::DuplicateId(id.to_string()));
         }
         let (open, limit) = (self.open.len(), self.config.max_running_requests);
@@ -207,32 +189,18 @@ impl RemoteCore {
             );
             return Err(RemoteError::Busy { message, retry_after }.into());
         }
-        let payload = Arc::clone(&admission.admissible.prepared.payload);
+        let payload = Arc::clone(&admission.request.prepared.payload);
         payload.downcast().map_err(|_| EngineError::Execution("the input is not a remote model's".to_owned()))
     }
 
-    fn admit(&mut self, admission: Admission, input: Arc<Input>, submitted: oneshot::Sender<Added>) {
-        let Admission { admissible, delivery, accepted_at, audio_share } = admission;
-        self.next_sequence += 1;
-        let (sequence, id) = (SequenceId(self.next_sequence), admissible.id);
-        self.output.open(SessionStart {
-            sequence,
-            request_id: id.clone(),
-            task: admissible.task,
-            live: admissible.live && matches!(delivery, Delivery::Stream(_)),
-            delivery,
-            prediction: None,
-            head_start_samples: 0,
-            chunk_lengths: admissible.chunk_lengths,
-            prompt_tokens: 0,
-            seed: admissible.seed,
-            notes: admissible.notes,
-            recording: admissible.recording,
-            _audio_share: audio_share,
-            accepted_at,
-        });
-        self.output.scheduled(sequence, &self.metrics);
-        self.sequences.insert(id.clone(), sequence);
+    fn admit(&mut self, mut admission: Admission, input: Arc<Input>, submitted: oneshot::Sender<Added>) {
+        let info = &mut admission.request.info;
+        // The other server counts its own.
+        info.prompt_tokens = 0;
+        let id = info.id.clone();
+        let live = info.live && matches!(admission.client.delivery, Delivery::Stream(_));
+        let (sequence, _) = self.sequences.add(admission, live);
+        self.sequences.planned(sequence, &self.metrics);
         let start = self.model.start(input);
         let abort = self.await_arrival(start.map(move |result| (sequence, Arrival::Started(result))).boxed());
         let open = Open { id, abort, submitted: Some(submitted), is_paused: false, held: None };
@@ -274,7 +242,7 @@ impl RemoteCore {
             Arrival::Started(Err(error)) => {
                 let submitted = open.submitted.take();
                 self.remove(sequence);
-                self.output.discard(sequence);
+                self.sequences.discard(sequence);
                 let _ = submitted.map(|submitted| submitted.send(Err(EngineError::from(error).into())));
             }
             Arrival::Part(None, _) => self.finish(sequence, FinishReason::Stop, None),
@@ -282,14 +250,16 @@ impl RemoteCore {
                 tracing::error!(model = self.config.model, request = %open.id, %error, "a remote answer was cut");
                 self.finish(sequence, FinishReason::Error, Some(error.into()));
             }
-            Arrival::Part(Some(Ok(part)), output) => match self.output.push(sequence, *part, &self.metrics) {
-                Pushed::Open => self.await_part(sequence, output),
-                Pushed::Blocked => {
-                    open.is_paused = true;
-                    open.held = Some(output);
+            Arrival::Part(Some(Ok(part)), output) => {
+                match self.sequences.push(sequence, *part, &self.metrics) {
+                    Pushed::Open => self.await_part(sequence, output),
+                    Pushed::Blocked => {
+                        open.is_paused = true;
+                        open.held = Some(output);
+                    }
+                    Pushed::Disconnected => self.abort(sequence, AbortCause::Disconnect),
                 }
-                Pushed::Disconnected => self.abort(sequence, AbortCause::Disconnect),
-            },
+            }
         }
     }
 
@@ -312,29 +282,22 @@ impl RemoteCore {
     fn remove(&mut self, sequence: SequenceId) {
         if let Some(open) = self.open.remove(&sequence) {
             open.abort.abort();
-            self.sequences.remove(&open.id);
+            self.sequences.leave(sequence);
         }
     }
 
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, error: Option<EngineError>) {
         self.remove(sequence);
-        let output = self.output.finish(sequence, reason, error, &mut self.metrics);
-        self.step_outputs.extend(output);
+        let output = self.sequences.finish(sequence, reason, error, &mut self.metrics);
+        self.waiters.outputs.extend(output);
     }
 
-    /// Aborts a request; connected clients get a final result.
+    /// Aborts a request.
     fn abort(&mut self, sequence: SequenceId, cause: AbortCause) {
-        tracing::info!(sequence = sequence.0, cause = cause.label(), "request aborted");
-        self.metrics.aborted(cause.label());
         let submitted = self.open.get_mut(&sequence).and_then(|open| open.submitted.take());
-        match cause {
-            AbortCause::Client | AbortCause::Shutdown => self.finish(sequence, FinishReason::Cancelled, None),
-            AbortCause::Interrupt => self.finish(sequence, FinishReason::Interrupted, None),
-            AbortCause::Disconnect | AbortCause::SlowClient => {
-                self.remove(sequence);
-                self.output.abandon(sequence, cause == AbortCause::SlowClient, &mut self.metrics);
-            }
-        }
+        self.remove(sequence);
+        let output = self.sequences.abort(sequence, cause, &mut self.metrics);
+        self.waiters.outputs.extend(output);
         if let Some(submitted) = submitted {
             // The result, if anybody waits for it, says that the request was aborted.
             let _ = submitted.send(Ok(()));
@@ -342,37 +305,24 @@ impl RemoteCore {
     }
 
     fn answer_steps(&mut self) {
-        if self.step_outputs.is_empty() && !self.open.is_empty() {
-            return;
-        }
-        let outputs = std::mem::take(&mut self.step_outputs);
-        for waiter in self.step_waiters.drain(..) {
-            // A caller that stopped waiting can still take the outputs.
-            let _ = waiter.send(Ok(outputs.clone()));
-        }
-        for output in outputs {
-            if self.kept.len() == KEPT_OUTPUTS {
-                self.kept.pop_front();
-            }
-            self.kept.push_back(output);
+        if !self.waiters.outputs.is_empty() || self.open.is_empty() {
+            self.waiters.answer_steps();
         }
     }
 
     fn publish(&mut self) {
         self.status.running = self.open.len();
-        self.status.streams = self.output.playing().collect();
+        self.status.streams = self.sequences.playing().collect();
         self.metrics.gauges(0, self.status.running, &KVCacheStats::default());
-        if self.status.state == EngineState::Draining && self.open.is_empty() && self.output.is_empty() {
-            for waiter in self.drain_waiters.drain(..) {
-                let _ = waiter.send(());
-            }
+        if self.status.state == EngineState::Draining && self.open.is_empty() && self.sequences.is_empty() {
+            self.waiters.answer_drained();
         }
         self.publish.send_replace(self.status.clone());
     }
 
     /// Ends the loop: closes all requests and rejects later commands.
     async fn end(mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
-        for sequence in self.open.keys().copied().collect::<Vec<_>>() {
+        for sequence in self.sequences.ids() {
             self.abort(sequence, AbortCause::Shutdown);
         }
         // Drops what was awaited, and with it the connections.
@@ -380,19 +330,7 @@ impl RemoteCore {
         self.status.state = EngineState::Stopped;
         self.answer_steps();
         self.publish();
-        self.drain_waiters.clear();
-        for waiter in self.end_waiters.drain(..) {
-            let _ = waiter.send(Ok(()));
-        }
-        let refusal = || EngineError::Stopped("stop was requested".to_owned());
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Add(_, reply) => drop(reply.send(Err(refusal().into()))),
-                Command::Step(reply) => drop(reply.send(Err(refusal()))),
-                Command::AwaitEnd(reply) => drop(reply.send(Ok(()))),
-                Command::Drain(reply) => drop(reply),
-                other => self.handle(other),
-            }
-        }
+        self.waiters.answer_end(&Ok(()));
+        reject_rest(commands, &Ok(()), |command| self.handle(command)).await;
     }
 }

@@ -3,13 +3,12 @@
 use super::*;
 
 fn ready(first_sound_ms: u64, open: usize) -> EngineStatus {
-    EngineStatus {
-        state: EngineState::Ready,
-        running: open,
+    let outlook = Outlook {
         first_sound: Duration::from_millis(first_sound_ms),
         step_with_another: Duration::from_millis(10 * (open as u64 + 1)),
-        ..EngineStatus::default()
-    }
+        ..Outlook::default()
+    };
+    EngineStatus { state: EngineState::Ready, running: open, outlook, ..EngineStatus::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -21,11 +20,13 @@ async fn the_replica_that_is_heard_first_comes_first() {
     assert!(rank(&fast, 8, true, 0, now) > rank(&slow, 0, true, 0, now));
     // Work that nobody waits for goes where its steps come soonest.
     assert!(rank(&fast, 0, false, 0, now) > rank(&slow, 0, false, 0, now));
-    let full = EngineStatus { refuses_until: Some(now + Duration::from_secs(1)), ..fast.clone() };
+    let mut full = fast.clone();
+    full.outlook.refuses_until = Some(now + Duration::from_secs(1));
     assert!(rank(&full, 0, true, 0, now) > rank(&slow, 0, true, 0, now));
     assert!(rank(&full, 0, true, 0, now + Duration::from_secs(2)) < rank(&slow, 0, true, 0, now));
     // A thousand cached positions save 2 s on the slow one; no cached prompt outweighs a refusal.
-    let learned = EngineStatus { prompt_token: Duration::from_millis(2), ..slow.clone() };
+    let mut learned = slow.clone();
+    learned.outlook.prompt_token = Duration::from_millis(2);
     assert!(rank(&learned, 0, true, 1_000, now) < rank(&fast, 0, true, 0, now));
     assert!(rank(&learned, 0, true, 300, now) > rank(&fast, 0, true, 0, now));
     assert!(rank(&full, 0, true, 1_000, now) > rank(&slow, 0, true, 0, now));
@@ -52,15 +53,15 @@ fn the_model_works_while_one_replica_does() {
 #[tokio::test(start_paused = true)]
 async fn the_whole_refuses_only_where_all_replicas_do() {
     let at = Instant::now() + Duration::from_secs(3);
-    let full = |seconds| EngineStatus {
-        refuses_until: Some(at + Duration::from_secs(seconds)),
-        streams: vec![(SequenceId(1), at)],
-        ..ready(50, 2)
+    let full = |seconds| {
+        let mut status = EngineStatus { streams: vec![(SequenceId(1), at)], ..ready(50, 2) };
+        status.outlook.refuses_until = Some(at + Duration::from_secs(seconds));
+        status
     };
     let of = |replicas: [&EngineStatus; 2]| merged(&replicas.map(|status| ("cpu", status)));
-    assert_eq!(of([&full(0), &ready(90, 1)]).refuses_until, None);
+    assert_eq!(of([&full(0), &ready(90, 1)]).outlook.refuses_until, None);
     let both = of([&full(4), &full(0)]);
-    assert_eq!((both.refuses_until, both.running), (Some(at), 4));
+    assert_eq!((both.outlook.refuses_until, both.running), (Some(at), 4));
     assert_eq!(
         both.streams.iter().map(|(id, _)| id.0).collect::<Vec<_>>(),
         [2, 3],
@@ -68,7 +69,7 @@ async fn the_whole_refuses_only_where_all_replicas_do() {
     );
     let lost = EngineStatus { state: EngineState::Dead("lost".to_owned()), ..EngineStatus::default() };
     assert_eq!(
-        of([&full(4), &lost]).refuses_until,
+        of([&full(4), &lost]).outlook.refuses_until,
         Some(at + Duration::from_secs(4)),
         "a lost one accepts nothing"
     );

@@ -29,9 +29,9 @@ pub const MAX_TEXT_CHARS: usize = 65_536;
 /// Range of `temperature`.
 const TEMPERATURE: (f32, f32) = (0.0, 2.0);
 
-/// A validated and prepared request.
+/// A valid request with its defaults filled in: what the loop must know of it.
 #[derive(Debug, Clone)]
-pub(in crate::engine) struct AdmissibleRequest {
+pub(in crate::engine) struct RequestInfo {
     pub(in crate::engine) id: RequestId,
     pub(in crate::engine) task: Task,
     pub(in crate::engine) priority: Priority,
@@ -42,60 +42,41 @@ pub(in crate::engine) struct AdmissibleRequest {
     pub(in crate::engine) chunk_lengths: ChunkLengths,
     /// The seed that was given or chosen.
     pub(in crate::engine) seed: u64,
-    /// Where more text comes from; `None` where the text is complete.
-    pub(in crate::engine) text_input: Option<TextInput>,
-    /// The executor's form of the input.
-    pub(in crate::engine) prepared: Prepared,
-    /// The scheduler's form of the work.
-    pub(in crate::engine) work: Workload,
-    /// Tokens of the prepared input.
-    pub(in crate::engine) prompt_tokens: usize,
     /// The most tokens to generate in a pass, as requested.
     pub(in crate::engine) max_tokens: usize,
+    /// Where more text comes from; `None` where the text is complete.
+    pub(in crate::engine) text_input: Option<TextInput>,
     /// Duration of the recording to transcribe, for ASR.
     pub(in crate::engine) recording: Option<Duration>,
+    /// Tokens of the prepared input; 0 before.
+    pub(in crate::engine) prompt_tokens: usize,
     /// What the model says otherwise than it is written.
     pub(in crate::engine) notes: TextNotes,
 }
 
-impl AdmissibleRequest {
+impl RequestInfo {
     /// Characters of the whole text to speak; `None` for other tasks, and while more text may come.
     pub(in crate::engine) fn known_chars(&self) -> Option<usize> {
         self.text_chars.filter(|_| self.text_input.is_none())
     }
 }
 
-/// A valid request whose recordings are decoded.
-#[derive(Debug)]
-pub(in crate::engine) struct ReadableRequest {
-    id: RequestId,
-    task: Task,
-    priority: Priority,
-    live: bool,
-    text_chars: Option<usize>,
-    chunk_lengths: ChunkLengths,
-    seed: u64,
-    max_tokens: usize,
-    text_input: Option<TextInput>,
-    notes: TextNotes,
-    decoded: DecodedInput,
-}
-
-impl ReadableRequest {
-    /// Duration of its recordings.
-    pub(in crate::engine) fn open_audio(&self) -> Duration {
-        self.decoded.open_audio
-    }
+/// A validated and prepared request.
+#[derive(Debug, Clone)]
+pub(in crate::engine) struct PreparedRequest {
+    pub(in crate::engine) info: RequestInfo,
+    /// The executor's form of the input.
+    pub(in crate::engine) prepared: Prepared,
+    /// The scheduler's form of the work.
+    pub(in crate::engine) work: Workload,
 }
 
 /// A request's input with its recordings decoded.
 #[derive(Debug)]
-struct DecodedInput {
+pub(in crate::engine) struct DecodedInput {
     input: Input,
-    /// Duration of the recording to transcribe.
-    recording: Option<Duration>,
     /// Duration of all recordings.
-    open_audio: Duration,
+    pub(in crate::engine) open_audio: Duration,
 }
 
 /// Validates and prepares requests for one model.
@@ -141,7 +122,7 @@ impl RequestProcessor {
         &self,
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
-    ) -> Result<ReadableRequest> {
+    ) -> Result<(RequestInfo, DecodedInput)> {
         let notes = written_text::take(&mut request, &self.profile)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
@@ -158,7 +139,7 @@ impl RequestProcessor {
             Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
         intake.cover(decoded.open_audio)?;
-        Ok(ReadableRequest {
+        let info = RequestInfo {
             id,
             task,
             priority,
@@ -168,38 +149,27 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             text_input,
+            recording: Some(decoded.open_audio).filter(|_| task == Task::Asr),
+            prompt_tokens: 0,
             notes,
-            decoded,
-        })
+        };
+        Ok((info, decoded))
     }
 
     /// Prepares a request that was read. Blocks.
     ///
     /// # Errors
     /// The model refuses the input; the error names the field, the value and the remedy.
-    pub(in crate::engine) fn finish(&self, request: ReadableRequest) -> Result<AdmissibleRequest> {
-        let DecodedInput { input, recording, .. } = request.decoded;
-        let mut prepared = self.preparer.prepare(&input)?;
-        let unspoken = std::mem::take(&mut prepared.unspoken);
-        let notes = TextNotes { unspoken, ..request.notes };
-        let max_tokens = request.max_tokens;
-        let (work, prompt_tokens) = workload(&self.config, &prepared.work, max_tokens)?;
-        Ok(AdmissibleRequest {
-            id: request.id,
-            task: request.task,
-            priority: request.priority,
-            live: request.live,
-            text_chars: request.text_chars,
-            chunk_lengths: request.chunk_lengths,
-            seed: request.seed,
-            text_input: request.text_input,
-            prepared,
-            work,
-            prompt_tokens,
-            max_tokens,
-            recording,
-            notes,
-        })
+    pub(in crate::engine) fn finish(
+        &self,
+        mut info: RequestInfo,
+        decoded: DecodedInput,
+    ) -> Result<PreparedRequest> {
+        let mut prepared = self.preparer.prepare(&decoded.input)?;
+        info.notes.unspoken = std::mem::take(&mut prepared.unspoken);
+        let (work, prompt_tokens) = workload(&self.config, &prepared.work, info.max_tokens)?;
+        info.prompt_tokens = prompt_tokens;
+        Ok(PreparedRequest { info, prepared, work })
     }
 
     /// The preparer of the model.
@@ -241,7 +211,7 @@ impl RequestProcessor {
             first_chunk_samples: request.first_chunk_samples,
             asked: request.asked,
         });
-        Ok(DecodedInput { input, recording: None, open_audio })
+        Ok(DecodedInput { input, open_audio })
     }
 
     fn listen_input(
@@ -272,7 +242,7 @@ impl RequestProcessor {
             temperature: params.sampling.temperature,
             seed: params.seed.unwrap_or_default(),
         });
-        Ok(DecodedInput { input, recording: Some(recording), open_audio: recording })
+        Ok(DecodedInput { input, open_audio: recording })
     }
 
     /// The input of a turn: the conversation so far, with the request's own message appended.
@@ -307,7 +277,7 @@ impl RequestProcessor {
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
         });
-        Ok(DecodedInput { input, recording: None, open_audio })
+        Ok(DecodedInput { input, open_audio })
     }
 
     /// Duration of decoded input audio.

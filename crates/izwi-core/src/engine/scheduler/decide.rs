@@ -1,4 +1,4 @@
-//! The pure part of scheduling. Must not change queues or blocks.
+//! The pure part of scheduling. Must not change queues or blocks, or know clocks.
 //!
 //! 1. Reserve the blocks of every running sequence's next tokens, in order of rank. If blocks run out, preempt the last in
 //!    rank (preemption by recompute).
@@ -6,24 +6,24 @@
 //!    whose audio runs out soon first. After a step that left decodes out, decodes come first.
 //!
 //! Where the time of steps is known and live streams run, it is counted: those that play come first, then those that start,
-//! then bulk work, each as far as the streams that play stay ahead of their players (see `budget`).
+//! then bulk work, each as far as the streams that play stay ahead of their players (see `timed`).
 //!
 //! An admission never overtakes one of better rank that does not fit, so no sequence starves. Where the memory of states is
 //! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
+mod timed;
+
 use std::collections::{HashMap, HashSet};
 
-use super::budget::{Class, Playing, Spare, TimeBudget, can_leave_one};
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
 use super::{
-    DUE_SOON_US, DecidedItem, IDLE_US, Playback, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
+    DUE_SOON_US, DecidedItem, IDLE_US, ScheduleDecision, ScheduleResult, Scheduler, SchedulerConfig,
 };
-use crate::engine::arbiter::MAX_LATE;
 use crate::engine::blocks::BlockId;
-use crate::engine::cost::{StepShape, safety};
 use crate::engine::kv_cache::KVCacheManager;
+use crate::engine::qos::budget::TimeBudget;
 use crate::engine::types::SequenceId;
 
 pub(super) fn decide(
@@ -33,20 +33,8 @@ pub(super) fn decide(
 ) -> ScheduleDecision {
     let mut round = Round::new(scheduler, kv, in_flight);
     round.reserve_running();
-    if round.counts_time() {
-        round.fill_playing(in_flight);
-        round.fill_running_prefills();
-        round.admit_waiting();
-        round.fill_decodes();
-        if let Some(time) = &round.time {
-            let bulk_left_us = (time.bulk_left_s() * 1e6) as u64;
-            (round.decision.pays_all, round.decision.bulk_left_us) = (time.pays_all(), bulk_left_us);
-        }
-        if !round.decision.is_empty() {
-            return round.decision;
-        }
-        // What has time lacks memory: work that may free it goes on.
-        round.time = None;
+    if round.fill_in_time(in_flight) {
+        return round.decision;
     }
     let first_decodes = scheduler.decode_waited && round.has_due_decode();
     if first_decodes {
@@ -58,22 +46,6 @@ pub(super) fn decide(
         round.fill_decodes();
     }
     round.decision
-}
-
-/// How late the first audio of a stream may be until it starts at any time.
-const MAX_LATE_US: u64 = MAX_LATE.as_micros() as u64;
-/// Seconds owed to bulk work from which on it has a place that streams would take.
-const OWED_PLACE_S: f64 = 0.2;
-
-/// How urgent an item of a sequence is. A stream that plays and computes its prompt again starts again; one whose first audio
-/// is late starts although streams that play may run out of audio.
-fn class(sequence: &Sequence, is_prefill: bool, now_us: u64) -> Class {
-    let is_late = || sequence.promised_us().is_some_and(|at_us| now_us >= at_us + MAX_LATE_US);
-    match sequence.class() {
-        Class::Playing if is_prefill => Class::Starting,
-        Class::Starting if is_late() => Class::Late,
-        class => class,
-    }
 }
 
 /// One computation of a decision.
@@ -227,91 +199,9 @@ impl<'a> Round<'a> {
         blocks.iter().filter(|&&block| self.is_unowned(block)).count()
     }
 
-    /// Whether the time of the step matters: it can be predicted, and somebody listens.
-    fn counts_time(&self) -> bool {
-        let Scheduler { costs, pressure, .. } = self.scheduler;
-        let is_active = |s: &Sequence| s.live && !s.is_held();
-        let listens = || self.running.iter().any(is_active) || self.waiting().any(is_active);
-        costs.is_known() && (pressure.others_us.is_some() || listens())
-    }
-
     fn waiting(&self) -> impl Iterator<Item = &'a Sequence> {
         let scheduler = self.scheduler;
         scheduler.waiting.iter().filter_map(|id| scheduler.sequences.get(id))
-    }
-
-    /// Adds the streams that play, the most urgent first, and computes what else the step has time for.
-    fn fill_playing(&mut self, in_flight: Option<&ScheduleResult>) {
-        let Scheduler { costs, pressure, now_us, .. } = self.scheduler;
-        let in_flight_us = in_flight.map_or(0, |step| self.scheduler.step_us(step.shape));
-        let begins_us = now_us + (safety(costs) * in_flight_us as f64) as u64;
-        let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
-        let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
-        for sequence in &self.running {
-            let Some(grant) = self.granted.get(&sequence.id).filter(|grant| !grant.demand.is_prefill) else {
-                continue;
-            };
-            let (left_s, steps) = match (sequence.class(), sequence.playback) {
-                (Class::Bulk, _) => continue,
-                (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps)),
-                // It generates its first audio beside those that play.
-                (_, None) => (f64::INFINITY, 1.0),
-            };
-            let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);
-            ready.push((sequence.due_us, sequence.id, *grant, Playing { left_s, steps, shape }));
-        }
-        ready.sort_by_key(|(end_us, id, ..)| (*end_us, *id));
-        let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
-        let owes_a_place = pressure.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
-        let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
-        let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
-        let places = self.places - usize::from(owes_a_place && self.places > 1);
-        // The stream that is farthest ahead gives its place to one that starts, if all can wait for it.
-        let gives_a_place = has_starting && can_leave_one(costs, &playing, places, pressure.own_share());
-        let places = places - usize::from(gives_a_place);
-        let spare = Spare { reserve_s: pressure.reserve_s, own_share: pressure.own_share() };
-        let (mut time, taken) = TimeBudget::beside(costs, &playing, places, spare);
-        if let Some(at_us) = pressure.others_us {
-            time.limit(left_s(at_us));
-        }
-        if in_flight.is_some() {
-            self.limit_to_beginning(&mut time, playing.len());
-        }
-        time.set_demand(pressure.bulk_credit_s, has_starting);
-        for (_, id, grant, _) in ready.into_iter().take(taken) {
-            self.place(id, grant);
-        }
-        self.playing_tokens = self.decision.total_tokens();
-        self.time = Some(time);
-    }
-
-    /// Limits the step for streams whose playback may begin with the step in flight.
-    fn limit_to_beginning(&self, time: &mut TimeBudget<'_>, playing: usize) {
-        let generates = |s: &&Sequence| {
-            let grant = self.granted.get(&s.id);
-            s.class() == Class::Starting && grant.is_some_and(|grant| !grant.demand.is_prefill)
-        };
-        let beginning: Vec<Playback> =
-            self.running.iter().filter(generates).filter_map(|s| s.expected).collect();
-        let costs = &self.scheduler.costs;
-        let step_s = safety(costs) * costs.seconds(StepShape::decode(playing + beginning.len()));
-        for playback in beginning {
-            let later_s = f64::from(playback.chunk_steps.saturating_sub(1)) * step_s;
-            // A step of all that generate is always taken: they are among them.
-            time.limit((playback.chunk_us as f64 / 1e6 - later_s).max(step_s));
-        }
-    }
-
-    /// The tokens of an item that the step has time for, which it takes.
-    fn take_time(&mut self, id: SequenceId, demand: &Demand, tokens: usize) -> Option<usize> {
-        let (Some(time), Some(sequence)) = (&mut self.time, self.running.iter().find(|s| s.id == id)) else {
-            return Some(tokens);
-        };
-        let is_divisible = demand.divisible && self.scheduler.config.chunked_prefill;
-        let shape = |tokens| sequence.shape(demand.start, tokens, demand.is_prefill, false);
-        let class = class(sequence, demand.is_prefill, self.scheduler.now_us);
-        let tokens = if is_divisible { time.tokens(class, tokens, shape(0)) } else { tokens };
-        (tokens > 0 && time.take(class, shape(tokens))).then_some(tokens)
     }
 
     fn fill_running_prefills(&mut self) {
@@ -384,13 +274,7 @@ impl<'a> Round<'a> {
         if !self.decision.preempt.is_empty() {
             return;
         }
-        let mut waiting: Vec<&Sequence> = self
-            .scheduler
-            .waiting
-            .iter()
-            .filter_map(|id| self.scheduler.sequences.get(id))
-            .filter(|sequence| !sequence.is_held())
-            .collect();
+        let mut waiting: Vec<&Sequence> = self.waiting().filter(|sequence| !sequence.is_held()).collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
         let mut admitted = 0;
         let mut states_are_full = false;
@@ -437,11 +321,8 @@ impl<'a> Round<'a> {
             }
             other => other?,
         };
-        if let Some(time) = &mut self.time {
-            let shape = sequence.shape(item.start, item.num_tokens, true, true);
-            if !time.take(class(sequence, true, self.scheduler.now_us), shape) {
-                return Err(Shortage::Step);
-            }
+        if !self.take_time_to_begin(sequence, &item) {
+            return Err(Shortage::Step);
         }
         self.free -= item.new_blocks;
         self.places -= 1;
@@ -488,15 +369,10 @@ impl<'a> Round<'a> {
             extra = usize::from(demand.start < cached) + self.count_unowned(&shared);
         }
         let (budget, left) = self.budget_of(sequence.encoder_tokens(demand.start), demand.tokens)?;
-        let mut tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
-        if let Some(time) =
-            self.time.as_ref().filter(|_| demand.divisible && self.scheduler.config.chunked_prefill)
-        {
-            let shape = sequence.shape(demand.start, 0, true, true);
-            tokens = time.tokens(class(sequence, true, self.scheduler.now_us), tokens, shape);
-            if tokens == 0 {
-                return Err(Shortage::Step);
-            }
+        let tokens = self.chunk(&demand, budget).ok_or(Shortage::Step)?;
+        let tokens = self.time_to_begin(sequence, &demand, tokens);
+        if tokens == 0 {
+            return Err(Shortage::Step);
         }
         let blocks_for =
             |positions| if sequence.uses_kv() { self.kv.geometry().blocks_for(positions) } else { 0 };

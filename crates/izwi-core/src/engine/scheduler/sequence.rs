@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use super::budget::Class;
-use super::{Deadline, NewSequence, Playback, Workload};
+use super::{NewSequence, Workload};
 use crate::engine::blocks::BlockGeometry;
-use crate::engine::cost::StepShape;
 use crate::engine::kv_cache::{BlockHash, KVCacheManager};
+use crate::engine::qos::budget::Class;
+use crate::engine::qos::cost::StepShape;
+use crate::engine::qos::playback::Playback;
 use crate::engine::types::{Priority, RequestId, SequenceId};
 
 /// Progress of a sequence.
@@ -226,12 +227,6 @@ impl Sequence {
             (true, None) => Class::Starting,
             (true, Some(_)) => Class::Playing,
         }
-    }
-
-    /// When it runs out of audio, and the time of the steps that it needs until then, with steps of `step_us`.
-    pub(super) fn deadline(&self, step_us: u64) -> Deadline {
-        let steps = self.playback.map_or(0, |playback| u64::from(playback.steps));
-        Deadline { at_us: self.due_us, work_us: steps * step_us }
     }
 
     /// The work of an item, whose encoders run if it `begins`.

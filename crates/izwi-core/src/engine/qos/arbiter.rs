@@ -343,7 +343,7 @@ impl DeviceArbiter {
     }
 
     /// Adds an engine to the device.
-    pub(super) fn join(self: &Arc<Self>) -> Arc<Member> {
+    pub(in crate::engine) fn join(self: &Arc<Self>) -> Arc<Member> {
         let mut state = self.lock();
         state.next_member += 1;
         let id = state.next_member;
@@ -380,14 +380,14 @@ impl DeviceArbiter {
 
 /// An engine of a device.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(in crate::engine) struct Member {
     arbiter: Arc<DeviceArbiter>,
     id: u64,
 }
 
 impl Member {
     /// Waits until the device is granted. Cancel-safe.
-    pub(super) async fn turn(&self, request: TurnRequest) -> Turn {
+    pub(in crate::engine) async fn turn(&self, request: TurnRequest) -> Turn {
         let (granted, mut turn) = oneshot::channel();
         {
             let mut state = self.arbiter.lock();
@@ -480,7 +480,7 @@ impl Drop for Member {
 
 /// Exclusive use of the device until dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(in crate::engine) struct Turn {
     arbiter: Arc<DeviceArbiter>,
     member: u64,
     request: TurnRequest,

@@ -9,7 +9,7 @@ use izwi_audio::chunk::ChunkLengths;
 
 use super::arbiter::BULK_SHARE;
 use super::cost::{CostModel, StepShape, safety};
-use super::types::Prediction;
+use crate::engine::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
 const DEVIATIONS: f64 = 5.0;
@@ -262,7 +262,7 @@ impl Situation<'_> {
     }
 
     /// Seconds in which each of `streams` streams has a step.
-    pub(super) fn step_s(&self, streams: usize) -> f64 {
+    pub(in crate::engine) fn step_s(&self, streams: usize) -> f64 {
         let (rounds, rest) = (streams / self.batch.max(1), streams % self.batch.max(1));
         let rest_s = if rest > 0 { self.batch_s(rest) } else { 0.0 };
         if rounds > 0 { rounds as f64 * self.batch_s(self.batch) + rest_s } else { rest_s }

@@ -7,24 +7,27 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use tokio::time::Instant;
 
-use super::EngineCore;
-use super::live::Stream;
-use crate::engine::admission::{
+use super::Outlook;
+use super::admission::{
     Candidate, Decision, HeldStream, LiveStream, OtherHeld, OtherStream, Situation, StreamRate,
 };
-use crate::engine::arbiter::{EngineLoad, HeldLoad, StreamLoad};
-use crate::engine::cost::StepShape;
+use super::arbiter::{EngineLoad, HeldLoad, StreamLoad};
+use super::cost::StepShape;
+use super::live::{LiveStreams, Stream};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::sequences::Sequences;
 use crate::engine::types::{SequenceId, audio_duration};
 
-impl EngineCore {
+impl LiveStreams {
     /// Publishes what live streams need of the device, and whether the engine has nothing to do.
-    pub(super) fn publish_load(&mut self, is_idle: bool) {
-        let due = self.scheduler.deadline().map(|deadline| self.due(deadline));
+    pub(super) fn publish_load(&mut self, is_idle: bool, scheduler: &Scheduler, sequences: &Sequences) {
+        let step_us = self.costs.longest_us(StepShape::decode(scheduler.playing().count()));
+        let due = self.next_due(scheduler.playing(), step_us);
         let now = Instant::now();
-        for (id, stream) in &mut self.live.streams {
-            stream.is_forgotten |= stream.is_stalled(now, self.output.playback_end(*id));
+        for (id, stream) in &mut self.streams {
+            stream.is_forgotten |= stream.is_stalled(now, sequences.playback_end(*id));
         }
-        let load = self.with_situation(|situation| {
+        let load = self.with_situation(sequences, |situation| {
             let utilisation = situation.utilisation();
             let load = |stream| StreamLoad {
                 utilisation,
@@ -46,13 +49,13 @@ impl EngineCore {
                 ..EngineLoad::default()
             }
         });
-        let (has_bulk, bulk_piece) = (self.scheduler.has_bulk(), self.scheduler.bulk_piece());
+        let (has_bulk, bulk_piece) = (scheduler.has_bulk(), scheduler.bulk_piece());
         self.device.set_load(EngineLoad { due, has_bulk, bulk_piece, ..load }, is_idle);
     }
 
-    /// Predicts for the status whether another live stream would be refused now, and how soon it would be heard.
-    pub(super) fn predict_next(&mut self) {
-        let (refusal, first_sound, step_with_another, prompt_token) = self.with_situation(|situation| {
+    /// Predicts whether another live stream would be refused now, and how soon it would be heard beside `open` sequences.
+    pub(super) fn predict_next(&self, open: usize, sequences: &Sequences) -> Outlook {
+        self.with_situation(sequences, |situation| {
             let length_s = situation.rate.audio_s;
             let samples = (length_s * f64::from(self.sample_rate)) as usize;
             let least = Candidate {
@@ -62,39 +65,40 @@ impl EngineCore {
                 chunks: ChunkLengths::new(samples, None),
                 sample_rate: self.sample_rate,
             };
-            let refusal = match situation.decide(&least) {
-                Decision::Refuse { retry_after } => Some(retry_after),
-                Decision::Admit(_) | Decision::Wait(_) => None,
+            let refuses_until = match situation.decide(&least) {
+                Decision::Refuse { retry_after } if self.config.admission => {
+                    Some(Instant::now() + retry_after)
+                }
+                _ => None,
             };
-            let sequences = self.scheduler.num_waiting() + self.scheduler.num_running();
-            (
-                refusal,
-                situation.first_sound(&self.live.last_candidate.unwrap_or(least)),
-                situation.round(sequences + 1),
-                situation.prompt_token(),
-            )
-        });
-        let refuses_until = refusal.filter(|_| self.config.admission).map(|after| Instant::now() + after);
-        let status = &mut self.status;
-        (status.refuses_until, status.first_sound) = (refuses_until, first_sound);
-        (status.step_with_another, status.prompt_token) = (step_with_another, prompt_token);
+            Outlook {
+                refuses_until,
+                first_sound: situation.first_sound(&self.last_candidate.unwrap_or(least)),
+                step_with_another: situation.round(open + 1),
+                prompt_token: situation.prompt_token(),
+                held: self.held.len(),
+            }
+        })
     }
 
     /// Calls `use_it` with what is known now.
-    pub(super) fn with_situation<T>(&self, use_it: impl FnOnce(&Situation<'_>) -> T) -> T {
-        let live = &self.live;
-        let (now, rate) = (Instant::now(), live.rate());
-        let streams: Vec<LiveStream> = live
+    pub(super) fn with_situation<T>(
+        &self,
+        sequences: &Sequences,
+        use_it: impl FnOnce(&Situation<'_>) -> T,
+    ) -> T {
+        let (now, rate) = (Instant::now(), self.rate.of_a_step());
+        let streams: Vec<LiveStream> = self
             .streams
             .iter()
-            .filter(|(id, stream)| !stream.is_forgotten && !live.is_held(**id))
-            .map(|(id, stream)| self.live_stream(*id, stream, rate, now))
+            .filter(|(id, stream)| !stream.is_forgotten && !self.is_held(**id))
+            .map(|(id, stream)| self.live_stream(*id, stream, rate, now, sequences))
             .collect();
         let waiting = |(id, since): &(SequenceId, Instant)| {
-            let candidate = live.streams.get(id)?.candidate;
+            let candidate = self.streams.get(id)?.candidate;
             Some(HeldStream { candidate, waited_s: now.saturating_duration_since(*since).as_secs_f64() })
         };
-        let held: Vec<HeldStream> = live.held.iter().filter_map(waiting).collect();
+        let held: Vec<HeldStream> = self.held.iter().filter_map(waiting).collect();
         let (others, device) = (self.device.others(), self.device.device());
         let until_s = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
         let other =
@@ -106,9 +110,8 @@ impl EngineCore {
             waited_s: now.saturating_duration_since(load.since).as_secs_f64(),
         };
         let others_held: Vec<OtherHeld> = others.held.iter().map(other_held).collect();
-        let states = self.config.max_state_bytes() / self.state_bytes.max(1);
         use_it(&Situation {
-            costs: self.scheduler.costs(),
+            costs: &self.costs,
             rate,
             streams: &streams,
             held: &held,
@@ -120,28 +123,34 @@ impl EngineCore {
             has_bulk: device.has_bulk,
             bulk_owed_s: device.bulk_owed_s,
             bulk_piece_s: device.bulk_piece_s,
-            in_flight_s: device.free_at.into_iter().chain(live.step_ends_at).map(until_s).fold(0.0, f64::max),
+            in_flight_s: device.free_at.into_iter().chain(self.step_ends_at).map(until_s).fold(0.0, f64::max),
             batch: self.config.max_batch_size,
-            max_streams: self.config.max_running_requests.min(states.max(1)),
+            max_streams: self.max_streams,
             max_first_audio_s: self.config.max_first_audio.as_secs_f64(),
         })
     }
 
-    fn live_stream(&self, id: SequenceId, stream: &Stream, rate: StreamRate, now: Instant) -> LiveStream {
-        let done = audio_duration(self.output.generated_samples(id), self.sample_rate).as_secs_f64();
-        let left_s =
-            self.live.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
+    fn live_stream(
+        &self,
+        id: SequenceId,
+        stream: &Stream,
+        rate: StreamRate,
+        now: Instant,
+        sequences: &Sequences,
+    ) -> LiveStream {
+        let done = audio_duration(sequences.generated_samples(id), self.sample_rate).as_secs_f64();
+        let left_s = self.lengths.left_s(stream.text_chars, done).min(stream.candidate.length_s.max(0.1));
         let most_left_s =
-            self.live.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
-        let Some(end) = self.output.playback_end(id) else {
+            self.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
+        let Some(end) = sequences.playback_end(id) else {
             let setup = stream.candidate.prompt;
             return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
         };
         let played_s = end.saturating_duration_since(now).as_secs_f64();
-        let missing = self.output.chunk_progress(id).map_or(0, |(_, missing)| missing);
+        let missing = sequences.chunk_progress(id).map_or(0, |(_, missing)| missing);
         let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
-        let step_s = self.scheduler.costs().seconds(rate.step);
-        let steps = self.live.steps(missing_s);
+        let step_s = self.costs.seconds(rate.step);
+        let steps = self.rate.steps(missing_s);
         let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s();
         let is_paced = stream.paused_at.is_some();
         LiveStream {

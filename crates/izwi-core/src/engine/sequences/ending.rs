@@ -8,7 +8,8 @@ use izwi_audio::chunk::{ChunkLengths, Chunker};
 use izwi_types::{Emission, Task, Transcript};
 use tokio::time::Instant;
 
-use super::{Delivery, Session};
+use super::Delivery;
+use super::session::Session;
 use crate::engine::error::EngineError;
 use crate::engine::metrics::MetricsCollector;
 use crate::engine::types::{AudioOutput, EngineOutput, FinishReason, RequestStats, audio_duration};
@@ -41,12 +42,12 @@ impl Session {
     pub(super) fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
         let emissions = self.take_emissions(stats.finish_reason);
         let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
-        let transcript = (self.start.task == Task::Asr)
+        let transcript = (self.request.task == Task::Asr)
             .then_some(Transcript { language: self.language, segments: self.segments });
         let is_asr = transcript.is_some();
         let output = EngineOutput {
-            request_id: self.start.request_id,
-            task_type: self.start.task,
+            request_id: self.request.id,
+            task_type: self.request.task,
             audio: AudioOutput { samples: self.collected, sample_rate },
             text: Some(if is_asr { self.text.trim().to_owned() } else { self.text })
                 .filter(|text| is_asr || !text.is_empty()),
@@ -55,7 +56,7 @@ impl Session {
             generation_time: stats.generation_time,
             stats,
         };
-        match self.start.delivery {
+        match self.client.delivery {
             Delivery::Whole(reply) => {
                 let result = match output.stats.finish_reason {
                     FinishReason::Error | FinishReason::TextTimeout => {
@@ -68,7 +69,7 @@ impl Session {
                 let _ = reply.send(result);
                 None
             }
-            Delivery::Kept | Delivery::Stream(_) => Some(output),
+            Delivery::Step | Delivery::Stream(_) => Some(output),
         }
     }
 
@@ -79,7 +80,7 @@ impl Session {
         sample_rate: u32,
         ready_at: Instant,
     ) -> RequestStats {
-        let accepted = self.start.accepted_at;
+        let accepted = self.client.accepted_at;
         let idle_since = self.blocked_since.or(self.waiting_since);
         let blocked = self.blocked_total + idle_since.map_or(Duration::ZERO, |since| since.elapsed());
         let samples = self.samples();
@@ -88,11 +89,11 @@ impl Session {
         RequestStats {
             finish_reason,
             error,
-            seed: self.start.seed,
-            prompt_tokens: self.start.prompt_tokens,
+            seed: self.request.seed,
+            prompt_tokens: self.request.prompt_tokens,
             generated_tokens: self.generated_tokens,
             samples,
-            audio_duration: self.start.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
+            audio_duration: self.request.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
             accepted_at: accepted,
             prepare_time: self.opened_at - accepted,
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),

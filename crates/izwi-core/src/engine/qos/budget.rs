@@ -2,15 +2,39 @@
 //!
 //! Must not know queues or blocks.
 
-use crate::engine::arbiter::is_forced;
-use crate::engine::cost::{CostModel, StepShape, safety};
+use std::sync::Arc;
+
+use super::arbiter::{MAX_LATE, is_forced};
+use super::cost::{CostModel, StepShape, safety};
 
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
+/// What limits the time of the next step, beside the engine's own streams.
+#[derive(Debug, Clone)]
+pub struct StepLimits {
+    /// Time of steps, of which some is known.
+    pub costs: Arc<CostModel>,
+    /// Seconds that playing streams must stay ahead of their players.
+    pub reserve_s: f64,
+    /// Seconds of the device that are owed to bulk work.
+    pub bulk_credit_s: f64,
+    /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
+    pub others_us: Option<u64>,
+    /// Share of the device that they use.
+    pub others_share: f64,
+}
+
+impl StepLimits {
+    /// Time of a step of these streams on the share of the device that other engines leave.
+    fn step_s(&self, playing: &[Playing]) -> f64 {
+        self.costs.seconds(sum(playing)) / (1.0 - self.others_share).max(0.1)
+    }
+}
+
 /// How urgent a sequence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Class {
+pub(in crate::engine) enum Class {
     /// A live stream that plays.
     Playing,
     /// A live stream without audio that is late.
@@ -23,27 +47,18 @@ pub(super) enum Class {
 
 /// A stream that plays, as a step sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Playing {
+pub(in crate::engine) struct Playing {
     /// Seconds until it runs out of audio.
-    pub(super) left_s: f64,
+    pub(in crate::engine) left_s: f64,
     /// Steps until its next chunk leaves.
-    pub(super) steps: f64,
+    pub(in crate::engine) steps: f64,
     /// Work of its next step.
-    pub(super) shape: StepShape,
-}
-
-/// What streams that play keep beside their own steps.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Spare {
-    /// Seconds that they stay ahead of their players.
-    pub(super) reserve_s: f64,
-    /// Share of the device that other engines leave.
-    pub(super) own_share: f64,
+    pub(in crate::engine) shape: StepShape,
 }
 
 /// What a step may still take.
 #[derive(Debug, Clone)]
-pub(super) struct TimeBudget<'a> {
+pub(in crate::engine) struct TimeBudget<'a> {
     costs: &'a CostModel,
     /// The longest time of a step over its predicted time.
     margin: f64,
@@ -66,14 +81,14 @@ pub(super) struct TimeBudget<'a> {
 impl<'a> TimeBudget<'a> {
     /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
     /// all is too long for one of them.
-    pub(super) fn beside(
-        costs: &'a CostModel,
+    pub(in crate::engine) fn beside(
+        limits: &'a StepLimits,
         playing: &[Playing],
         places: usize,
-        Spare { reserve_s, own_share }: Spare,
     ) -> (Self, usize) {
+        let (costs, reserve_s) = (&*limits.costs, limits.reserve_s);
         let margin = safety(costs);
-        let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+        let time = |count: usize| limits.step_s(&playing[..count]);
         let most = playing.len().min(places);
         let taken = (1..=most).rev().find(|count| keeps_all(playing, *count, time(*count), time(most)));
         // If nothing keeps all of them, most audio comes of the largest step.
@@ -96,27 +111,27 @@ impl<'a> TimeBudget<'a> {
     }
 
     /// Limits the step to `limit_s` seconds also.
-    pub(super) fn limit(&mut self, limit_s: f64) {
+    pub(in crate::engine) fn limit(&mut self, limit_s: f64) {
         self.limit_s = self.limit_s.min(limit_s);
     }
 
     /// Sets the seconds owed to bulk work, and whether a live stream waits for its first audio.
-    pub(super) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
+    pub(in crate::engine) fn set_demand(&mut self, credit_s: f64, has_starting: bool) {
         (self.credit_s, self.has_starting) = (credit_s, has_starting);
     }
 
     /// Whether it has bulk work for which streams that play wait: bulk work is owed nothing more then.
-    pub(super) fn pays_all(&self) -> bool {
+    pub(in crate::engine) fn pays_all(&self) -> bool {
         self.pays_all
     }
 
     /// The longest time of bulk work that was left out, in seconds.
-    pub(super) fn bulk_left_s(&self) -> f64 {
+    pub(in crate::engine) fn bulk_left_s(&self) -> f64 {
         self.bulk_left_s
     }
 
     /// Whether the work may be added, which it is then.
-    pub(super) fn take(&mut self, class: Class, work: StepShape) -> bool {
+    pub(in crate::engine) fn take(&mut self, class: Class, work: StepShape) -> bool {
         let after = self.shape.plus(work);
         let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
         let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
@@ -147,7 +162,7 @@ impl<'a> TimeBudget<'a> {
     }
 
     /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
-    pub(super) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
+    pub(in crate::engine) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
         let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
         let base_s = self.costs.seconds(self.shape.plus(of(0)));
@@ -167,6 +182,11 @@ impl<'a> TimeBudget<'a> {
     }
 }
 
+/// Whether a stream whose first audio was promised at `promised_us` is so late that it starts at any time.
+pub(in crate::engine) fn is_late(promised_us: u64, now_us: u64) -> bool {
+    now_us >= promised_us + MAX_LATE.as_micros() as u64
+}
+
 /// Whether all streams stay ahead of their players, if the first `count` of them have steps of `step_s` until their chunks
 /// leave, and then all have steps of `all_s`.
 fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool {
@@ -178,8 +198,8 @@ fn keeps_all(playing: &[Playing], count: usize, step_s: f64, all_s: f64) -> bool
 }
 
 /// Whether streams that play fill all `places` and stay ahead with one less.
-pub(super) fn can_leave_one(costs: &CostModel, playing: &[Playing], places: usize, own_share: f64) -> bool {
-    let time = |count: usize| costs.seconds(sum(&playing[..count])) / own_share;
+pub(in crate::engine) fn can_leave_one(limits: &StepLimits, playing: &[Playing], places: usize) -> bool {
+    let time = |count: usize| limits.step_s(&playing[..count]);
     let fills = places > 1 && playing.len() >= places;
     fills && keeps_all(playing, places - 1, time(places - 1), time(places))
 }
@@ -209,8 +229,9 @@ mod tests {
         costs
     }
 
-    fn spare(reserve_s: f64) -> Spare {
-        Spare { reserve_s, own_share: 1.0 }
+    fn limits(costs: CostModel, reserve_s: f64) -> StepLimits {
+        let costs = Arc::new(costs);
+        StepLimits { costs, reserve_s, bulk_credit_s: 0.0, others_us: None, others_share: 0.0 }
     }
 
     fn playing(left_s: f64) -> Playing {
@@ -219,20 +240,20 @@ mod tests {
 
     #[test]
     fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
-        let costs = costs();
-        let taken = |streams: &[Playing]| TimeBudget::beside(&costs, streams, 8, spare(0.0)).1;
+        let limits = limits(costs(), 0.0);
+        let taken = |streams: &[Playing]| TimeBudget::beside(&limits, streams, 8).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
         // Two steps of three take 100 ms, of two 80 ms.
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         // One that is late already makes no others late.
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
-        assert_eq!(TimeBudget::beside(&costs, &[playing(1.0); 9], 4, spare(0.0)).1, 4);
+        assert_eq!(TimeBudget::beside(&limits, &[playing(1.0); 9], 4).1, 4);
     }
 
     #[test]
     fn a_full_step_leaves_a_place_only_if_the_last_stream_can_wait() {
-        let costs = costs();
-        let leaves = |streams: &[Playing], places| can_leave_one(&costs, streams, places, 1.0);
+        let limits = limits(costs(), 0.0);
+        let leaves = |streams: &[Playing], places| can_leave_one(&limits, streams, places);
         assert!(leaves(&[playing(0.5), playing(1.0)], 2));
         // Its two steps after one of the other take 30 + 2 · 40 ms.
         assert!(!leaves(&[playing(0.5), playing(0.1)], 2));
@@ -242,8 +263,8 @@ mod tests {
 
     #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
-        let costs = costs();
-        let (mut budget, taken) = TimeBudget::beside(&costs, &[playing(0.2), playing(0.3)], 8, spare(0.02));
+        let limits = limits(costs(), 0.02);
+        let (mut budget, taken) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 8);
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
         let tokens = budget.tokens(Class::Starting, 256, StepShape::default());
@@ -258,14 +279,14 @@ mod tests {
 
     #[test]
     fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
-        let costs = costs();
-        let (mut budget, _) = TimeBudget::beside(&costs, &[playing(5.0)], 8, spare(0.0));
+        let limits = limits(costs(), 0.0);
+        let (mut budget, _) = TimeBudget::beside(&limits, &[playing(5.0)], 8);
         budget.set_demand(0.0, true);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         budget.set_demand(0.015, true);
         assert!(budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
-        let (mut late, _) = TimeBudget::beside(&costs, &[playing(0.01)], 8, spare(0.0));
+        let (mut late, _) = TimeBudget::beside(&limits, &[playing(0.01)], 8);
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
         assert!((0.009..0.011).contains(&late.bulk_left_s()), "{late:?}");
@@ -278,18 +299,14 @@ mod tests {
 
     #[test]
     fn a_step_without_other_work_is_never_empty() {
-        let costs = costs();
-        let mut budget = TimeBudget::beside(&costs, &[], 8, spare(0.0)).0;
+        let limits = limits(costs(), 0.0);
+        let mut budget = TimeBudget::beside(&limits, &[], 8).0;
         budget.limit(-1.0);
         assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), MIN_PIECE);
         assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
-        let unknown = CostModel::default();
+        let unknown = StepLimits { costs: Arc::default(), ..limits };
         assert_eq!(
-            TimeBudget::beside(&unknown, &[], 8, spare(0.0)).0.tokens(
-                Class::Starting,
-                256,
-                StepShape::default()
-            ),
+            TimeBudget::beside(&unknown, &[], 8).0.tokens(Class::Starting, 256, StepShape::default()),
             256
         );
     }

@@ -128,6 +128,12 @@ impl CostModel {
         Duration::try_from_secs_f64(self.seconds(shape)).unwrap_or(Duration::MAX)
     }
 
+    /// The longest time of a step that is counted on, in microseconds; 0 before the first observation.
+    pub fn longest_us(&self, shape: StepShape) -> u64 {
+        let step_us = (self.seconds(shape) * 1e6) as u64;
+        (safety(self) * step_us as f64) as u64
+    }
+
     /// Learns the duration of an executed step.
     pub fn observe(&mut self, shape: StepShape, duration: Duration) {
         let mut measured = duration.as_secs_f64().max(1e-9);

@@ -1,4 +1,5 @@
-//! The playback clock of a stream: what a client that plays at once has heard, and where it ran out of audio.
+//! The playback of a live stream: what a client that plays at once has heard, where it ran out of audio, and what steps
+//! must know of it.
 //!
 //! Must not know samples or channels.
 
@@ -33,7 +34,7 @@ pub(in crate::engine) struct Underrun {
 
 /// Starts when the first chunk leaves, and then runs with time. [`PlaybackClock::acknowledge`] corrects it.
 #[derive(Debug, Default)]
-pub(super) struct PlaybackClock {
+pub(in crate::engine) struct PlaybackClock {
     /// When playback of the delivered audio ends; `None` before the first chunk.
     end: Option<Instant>,
     delivered: Duration,
@@ -43,23 +44,23 @@ pub(super) struct PlaybackClock {
 
 impl PlaybackClock {
     /// When playback of the delivered audio ends; `None` before the first chunk.
-    pub(super) fn end(&self) -> Option<Instant> {
+    pub(in crate::engine) fn end(&self) -> Option<Instant> {
         self.end
     }
 
     /// Gaps because audio was generated too late.
-    pub(super) fn underrun(&self) -> Duration {
+    pub(in crate::engine) fn underrun(&self) -> Duration {
         self.underrun
     }
 
     /// Audio delivered and not played.
-    pub(super) fn slack(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::engine) fn slack(&self, now: Instant) -> Option<Duration> {
         self.end.map(|end| end.saturating_duration_since(now))
     }
 
     /// Records that a chunk of `length` leaves `now`, made at `made_at`. Before the first one the player waits
     /// `prebuffer`. Returns the gap that it ends.
-    pub(super) fn deliver(
+    pub(in crate::engine) fn deliver(
         &mut self,
         length: Duration,
         made_at: Instant,
@@ -83,14 +84,58 @@ impl PlaybackClock {
     }
 
     /// The text had run out until `now`: what the listener missed is nobody's underrun.
-    pub(super) fn wait(&mut self, now: Instant) {
+    pub(in crate::engine) fn wait(&mut self, now: Instant) {
         self.end = self.end.map(|end| end.max(now));
     }
 
     /// Corrects the clock: the client has played `played` of the delivered audio `now`.
-    pub(super) fn acknowledge(&mut self, played: Duration, now: Instant) {
+    pub(in crate::engine) fn acknowledge(&mut self, played: Duration, now: Instant) {
         if self.end.is_some() {
             self.end = Some(now + self.delivered.saturating_sub(played));
+        }
+    }
+}
+
+/// A deadline of a stream that plays, on the engine's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) struct Deadline {
+    /// When it runs out of audio, in microseconds.
+    pub(in crate::engine) at_us: u64,
+    /// The longest time of the steps that it needs until then, in microseconds.
+    pub(in crate::engine) work_us: u64,
+}
+
+impl Deadline {
+    /// When the first of these steps must start at the latest.
+    pub(in crate::engine) fn latest_start_us(&self) -> u64 {
+        self.at_us.saturating_sub(self.work_us)
+    }
+}
+
+/// The playback of a live stream, on the engine's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Playback {
+    /// When its delivered audio ends, in microseconds.
+    pub end_us: u64,
+    /// Steps until its next chunk leaves.
+    pub steps: u32,
+    /// Duration of a chunk in microseconds.
+    pub chunk_us: u64,
+    /// Steps for a chunk.
+    pub chunk_steps: u32,
+}
+
+impl Playback {
+    /// When the stream runs out of audio, with steps of `step_us`.
+    pub(in crate::engine) fn deadline(&self, step_us: u64) -> Deadline {
+        Deadline { at_us: self.end_us, work_us: u64::from(self.steps) * step_us }
+    }
+
+    /// The playback after the stream's next step.
+    pub(in crate::engine) fn after_a_step(self) -> Self {
+        match self.steps.saturating_sub(1) {
+            0 => Self { end_us: self.end_us + self.chunk_us, steps: self.chunk_steps, ..self },
+            steps => Self { steps, ..self },
         }
     }
 }

@@ -1,0 +1,240 @@
+//! The delivery part of a sequence: chunks, playback and times of its result.
+//!
+//! Must not know channels of other sequences, or queues.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use izwi_audio::chunk::{Chunk, Chunker};
+use izwi_types::{Emission, Segment, SpokenWord, StepOutput, Task};
+use tokio::time::Instant;
+
+use super::emission_queue::EmissionQueue;
+use super::stall_clock::StallClock;
+use super::{Client, Delivery};
+use crate::engine::metrics::MetricsCollector;
+use crate::engine::qos::playback::PlaybackClock;
+use crate::engine::request::RequestInfo;
+use crate::engine::types::{Prediction, RequestStats, StreamingOutput, audio_duration};
+
+pub(super) struct Session {
+    pub(super) request: RequestInfo,
+    pub(super) client: Client,
+    /// Whether somebody listens while it is generated.
+    pub(super) live: bool,
+    /// What was predicted for a live stream.
+    pub(super) prediction: Option<Prediction>,
+    /// Samples that are generated before the first chunk leaves.
+    pub(super) head_start_samples: u64,
+    pub(super) chunker: Chunker,
+    /// Words that are in no chunk yet, in the order of their times.
+    pending_words: VecDeque<SpokenWord>,
+    pub(super) collected: Vec<f32>,
+    pub(super) text: String,
+    /// Text that is in no chunk yet.
+    pending_text: String,
+    pub(super) segments: Vec<Segment>,
+    /// Segments that are in no chunk yet.
+    pending_segments: Vec<Segment>,
+    pub(super) language: Option<String>,
+    pub(super) emissions: EmissionQueue,
+    /// Chunks that have not left, with the time when each was made.
+    pub(super) pending: VecDeque<(StreamingOutput, Instant)>,
+    pub(super) blocked_since: Option<Instant>,
+    pub(super) stall_clock: StallClock,
+    /// Since when it waits for text.
+    pub(super) waiting_since: Option<Instant>,
+    /// Time in which the client was slow or its text had run out.
+    pub(super) blocked_total: Duration,
+    pub(super) opened_at: Instant,
+    pub(super) first_scheduled_at: Option<Instant>,
+    pub(super) first_output_at: Option<Instant>,
+    pub(super) first_audio_at: Option<Instant>,
+    last_chunk_at: Option<Instant>,
+    pub(super) playback: PlaybackClock,
+    pub(super) generated_tokens: usize,
+    /// Whether its last chunk or its result is made; delivery may continue.
+    pub(super) ended: bool,
+}
+
+impl Session {
+    /// A session of a request, `live` if somebody listens while it is generated.
+    pub(super) fn new(request: RequestInfo, client: Client, live: bool) -> Self {
+        Self {
+            chunker: Chunker::new(request.chunk_lengths),
+            request,
+            client,
+            live,
+            prediction: None,
+            head_start_samples: 0,
+            pending_words: VecDeque::new(),
+            collected: Vec::new(),
+            text: String::new(),
+            pending_text: String::new(),
+            segments: Vec::new(),
+            pending_segments: Vec::new(),
+            language: None,
+            emissions: EmissionQueue::default(),
+            pending: VecDeque::new(),
+            blocked_since: None,
+            stall_clock: StallClock::default(),
+            waiting_since: None,
+            blocked_total: Duration::ZERO,
+            opened_at: Instant::now(),
+            first_scheduled_at: None,
+            first_output_at: None,
+            first_audio_at: None,
+            last_chunk_at: None,
+            playback: PlaybackClock::default(),
+            generated_tokens: 0,
+            ended: false,
+        }
+    }
+
+    pub(super) fn is_disconnected(&self) -> bool {
+        match &self.client.delivery {
+            Delivery::Whole(reply) => reply.is_closed(),
+            Delivery::Stream(channel) => channel.is_closed(),
+            Delivery::Step => false,
+        }
+    }
+
+    /// When the client is `limit` behind real time, if it takes nothing until then.
+    pub(super) fn stalls_at(&self, limit: Duration) -> Option<Instant> {
+        self.blocked_since.map(|since| since + self.stall_clock.time_to(limit))
+    }
+
+    /// How long a client that reads in real time takes for a chunk: its audio, or the part of the recording that it
+    /// transcribes. Text alone counts as one chunk of audio.
+    pub(super) fn playing_time(&self, chunk: &StreamingOutput) -> Duration {
+        let spans = chunk.segments.iter().map(|segment| (segment.end_s - segment.start_s).max(0.0));
+        let transcribed = Duration::try_from_secs_f64(spans.sum()).unwrap_or_default();
+        let audio = audio_duration(chunk.samples.len() as u64, chunk.sample_rate).max(transcribed);
+        if audio.is_zero() {
+            audio_duration(self.request.chunk_lengths.common() as u64, chunk.sample_rate)
+        } else {
+            audio
+        }
+    }
+
+    pub(super) fn push(&mut self, output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
+        if self.first_output_at.is_none() && (output.generated_tokens > 0 || !output.samples.is_empty()) {
+            self.first_output_at = Some(Instant::now());
+        }
+        self.generated_tokens += output.generated_tokens;
+        self.text.push_str(&output.text);
+        self.pending_text.push_str(&output.text);
+        self.language = output.language.or(self.language.take());
+        self.emissions.push(output.emission, output.samples.len());
+        if let Delivery::Stream(_) = self.client.delivery {
+            self.pending_segments.extend(output.segments);
+            let before = self.chunker.total_samples();
+            self.pending_words.extend(output.words.into_iter().map(|word| SpokenWord {
+                sample_start: before + word.sample_start,
+                sample_end: before + word.sample_end,
+                ..word
+            }));
+            for chunk in self.chunker.push(&output.samples) {
+                let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
+                self.enqueue(chunk, emissions, None, sample_rate, metrics);
+            }
+            // Transcripts and conversation text do not wait for audio.
+            if self.request.task != Task::Tts && !self.pending_text.is_empty() {
+                let chunk = self.chunker.mark();
+                let emissions = self.emissions.pop_complete(chunk.sample_offset);
+                self.enqueue(chunk, emissions, None, sample_rate, metrics);
+            }
+        } else {
+            if !output.samples.is_empty() {
+                self.first_audio_at.get_or_insert_with(Instant::now);
+            }
+            self.segments.extend(output.segments);
+            self.collected.extend_from_slice(&output.samples);
+        }
+    }
+
+    /// Whether its first chunk waits for a head start.
+    pub(super) fn holds_back(&self) -> bool {
+        self.first_audio_at.is_none() && !self.ended && self.samples() < self.head_start_samples
+    }
+
+    /// Samples generated so far.
+    pub(super) fn samples(&self) -> u64 {
+        match self.client.delivery {
+            Delivery::Stream(_) => self.chunker.total_samples(),
+            _ => self.collected.len() as u64,
+        }
+    }
+
+    /// Whether a client plays it.
+    pub(super) fn plays(&self) -> bool {
+        self.live && matches!(self.client.delivery, Delivery::Stream(_))
+    }
+
+    /// Records that a chunk leaves.
+    pub(super) fn leaves(
+        &mut self,
+        samples: usize,
+        made_at: Instant,
+        sample_rate: u32,
+        metrics: &MetricsCollector,
+    ) {
+        if samples == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if self.first_audio_at.is_none() {
+            self.first_audio_at = Some(now);
+            if let Some(prediction) = &self.prediction {
+                metrics.first_audio(prediction.first_audio, now - self.client.accepted_at);
+            }
+        }
+        if self.plays() {
+            if let Some(slack) = self.playback.slack(now) {
+                metrics.slack(slack);
+            }
+            let prebuffer = self.prediction.map_or(Duration::ZERO, |prediction| prediction.prebuffer);
+            let length = audio_duration(samples as u64, sample_rate);
+            if let Some(underrun) = self.playback.deliver(length, made_at, now, prebuffer) {
+                metrics.underrun(underrun);
+            }
+        }
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        chunk: Chunk,
+        emissions: Vec<(Emission, u64)>,
+        stats: Option<RequestStats>,
+        sample_rate: u32,
+        metrics: &MetricsCollector,
+    ) {
+        let now = Instant::now();
+        if let Some(last) = self.last_chunk_at.replace(now) {
+            metrics.chunk_gap(now - last);
+        }
+        let text = std::mem::take(&mut self.pending_text);
+        let end = chunk.sample_offset + chunk.samples.len() as u64;
+        let begun = self.pending_words.iter().take_while(|word| word.sample_start < end || chunk.is_final);
+        let begun = begun.count();
+        let (emissions, emission_ends) = emissions.into_iter().unzip();
+        let chunk = StreamingOutput {
+            request_id: self.request.id.clone(),
+            sequence: chunk.sequence,
+            sample_offset: chunk.sample_offset,
+            samples: chunk.samples,
+            words: self.pending_words.drain(..begun).collect(),
+            sample_rate,
+            text: Some(text).filter(|text| !text.is_empty()),
+            segments: std::mem::take(&mut self.pending_segments),
+            language: self.language.clone(),
+            emissions,
+            emission_ends,
+            is_final: chunk.is_final,
+            stats,
+            prediction: self.prediction.filter(|_| chunk.sequence == 0),
+            notes: std::mem::take(&mut self.request.notes),
+        };
+        self.pending.push_back((chunk, now));
+    }
+}
