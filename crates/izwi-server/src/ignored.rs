@@ -35,7 +35,13 @@ impl IgnoredFields {
 
     /// Keeps what `other` ignores too: both were read from the same object.
     pub(crate) fn keep_common(&mut self, other: &Self) {
-        self.0.retain(|name| other.0.contains(name));
+        let ignores = |all: &BTreeSet<String>, name: &str| {
+            all.contains(name) || name.match_indices('.').any(|(end, _)| all.contains(&name[..end]))
+        };
+        // What one of them ignores as a whole may be read in part by the other.
+        let nested: Vec<_> = other.0.iter().filter(|name| ignores(&self.0, name)).cloned().collect();
+        self.0.retain(|name| ignores(&other.0, name));
+        self.0.extend(nested);
     }
 
     /// The response header; none without ignored fields.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
-use izwi_types::excerpt;
+use izwi_types::{TranscriptionOptions, excerpt};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -129,8 +129,11 @@ impl Transcription {
         let model = non_blank(patch.model);
         let fields = TranscriptionRequest {
             model: Some(model.clone().unwrap_or_else(|| DEFAULT_ASR.to_owned())),
-            language: patch.language,
-            prompt: patch.prompt,
+            options: TranscriptionOptions {
+                language: patch.language,
+                prompt: patch.prompt,
+                ..TranscriptionOptions::default()
+            },
             // Somebody waits for the answer to a turn.
             stream: Some(true),
             ..TranscriptionRequest::default()

@@ -7,7 +7,8 @@ fn log_probabilities_belong_to_the_tokens_of_the_text() {
     let (samples, _) = clips().remove(0);
     let plain = one(&TINY, listen(&samples));
     assert!(plain.segments.iter().all(|segment| segment.logprobs.is_empty()), "only where asked");
-    let told = one(&TINY, ListenInput { logprobs: true, word_timestamps: true, ..listen(&samples) });
+    let options = listen(&samples).options.with_words().with_logprobs();
+    let told = one(&TINY, ListenInput { options, ..listen(&samples) });
     assert_eq!(told.text, plain.text);
     for segment in &told.segments {
         let bytes: Vec<u8> = segment.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
@@ -46,17 +47,20 @@ fn tokens_that_are_parts_of_characters_keep_their_bytes() {
 fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
     let (samples, _) = clips().remove(0);
     let languages = vec!["German".to_owned(), "fr".to_owned()];
-    let transcript = one(&BASE, ListenInput { languages, ..listen(&samples) });
+    let transcript = one(&BASE, asking(listen(&samples), |options| options.languages = languages));
     assert!(["de", "fr"].contains(&transcript.language.as_deref().unwrap()), "{transcript:?}");
-    let refused = ListenInput { languages: vec!["de".to_owned()], ..listen(&[]) };
+    let refused = asking(listen(&[]), |options| options.languages = vec!["de".to_owned()]);
     assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
 
+    let decoding_options = |keywords| {
+        BASE.decoding_options(&asking(listen(&[]), |options| options.keywords = keywords), &LIMITS).unwrap()
+    };
     let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    let options = decoding_options(keywords);
     assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
     let keywords = vec!["word".to_owned(); 500];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    let options = decoding_options(keywords);
     assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
-    let named = ListenInput { keywords: vec!["Izwi".to_owned()], ..listen(&samples) };
+    let named = asking(listen(&samples), |options| options.keywords = vec!["Izwi".to_owned()]);
     assert!(!one(&BASE, named).text.is_empty());
 }
