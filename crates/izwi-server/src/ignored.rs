@@ -116,6 +116,14 @@ mod tests {
     }
 
     #[test]
+    fn of_two_readers_of_an_object_both_ignore_what_is_told() {
+        let of = |names: &[&str]| ignored(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let mut first = of(&["a", "b.c", "d", "e"]);
+        first.keep_common(&of(&["a", "b", "d.?.f", "ef"]));
+        assert_eq!(first, of(&["a", "b.c", "d.f"]));
+    }
+
+    #[test]
     fn each_name_is_logged_once_and_a_limited_number_is() {
         let log = IgnoredLog::default();
         let names: Vec<String> = ["b", "a"].map(str::to_owned).into();

@@ -124,10 +124,18 @@ impl RecordingFields for VoiceRequest {
     const MEMBERS: &'static [&'static str] = &["ref_audio", "audio_sample"];
 
     fn texts() -> Vec<TextPart> {
-        let names =
-            ["name", "model", "ref_text", "text", "x_vector_only_mode", "overwrite", "type", "prompt"];
-        let names = names.into_iter().chain(["script_hint"]);
-        names.map(|name| TextPart { name, repeats: false }).collect()
+        const NAMES: [&str; 9] = [
+            "name",
+            "model",
+            "ref_text",
+            "text",
+            "x_vector_only_mode",
+            "overwrite",
+            "type",
+            "prompt",
+            "script_hint",
+        ];
+        NAMES.map(|name| TextPart { name, repeats: false }).into()
     }
 
     fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {

@@ -545,40 +545,6 @@ fn a_seed_fixes_the_samples() {
 }
 
 #[test]
-fn languages_are_accepted_by_code_tag_or_name() {
-    let order = |model: &Whisper, language: &str, translate| {
-        let input = asking(listen(&[]), |options| {
-            (options.language, options.translate) = (Some(language.to_owned()), translate);
-        });
-        model.decoding_options(&input, &LIMITS)
-    };
-    let german = BASE.window_decoder.vocabulary.language("de");
-    for name in ["de", "de-AT", "German"] {
-        assert_eq!(order(&BASE, name, false).unwrap().language, german);
-    }
-    assert_eq!(BASE.info().languages.len(), 99);
-    assert_eq!(TINY.info().languages, ["en"]);
-    assert!(order(&TINY, "en-GB", false).is_ok());
-    let check = |model, language: &str, translate, param, expected: &str| {
-        let error = order(model, language, translate).unwrap_err();
-        assert_eq!(error.param, param);
-        assert!(error.message.contains(expected), "{error}");
-    };
-    check(
-        &BASE,
-        "germn",
-        false,
-        "language",
-        "'germn' is unknown to this model, perhaps 'german'; use one of en, zh, de",
-    );
-    check(&BASE, "yue", false, "language", "'yue'");
-    check(&TINY, "de", false, "language", "use one of en, or leave it out");
-    check(&TINY, "en", true, "model", "does not translate");
-    let narrow = PrepareLimits { max_positions: 16, ..LIMITS };
-    assert!(BASE.decoding_options(&listen(&[]), &narrow).unwrap_err().message.contains("raise max_blocks"));
-}
-
-#[test]
 fn short_passes_transcribe_everything() {
     let (samples, expected) = clips().remove(5);
     let limits = PrepareLimits { max_positions: MIN_POSITIONS, ..LIMITS };

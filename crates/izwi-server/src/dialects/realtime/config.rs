@@ -126,14 +126,11 @@ pub(super) struct Transcription {
 impl Transcription {
     pub(super) fn new(patch: TranscriptionPatch) -> Result<Self, Refusal> {
         const PARAM: &str = "session.audio.input.transcription";
-        let model = non_blank(patch.model);
+        let TranscriptionPatch { model, language, prompt } = patch;
+        let model = non_blank(model);
         let fields = TranscriptionRequest {
             model: Some(model.clone().unwrap_or_else(|| DEFAULT_ASR.to_owned())),
-            options: TranscriptionOptions {
-                language: patch.language,
-                prompt: patch.prompt,
-                ..TranscriptionOptions::default()
-            },
+            options: TranscriptionOptions { language, prompt, ..Default::default() },
             // Somebody waits for the answer to a turn.
             stream: Some(true),
             ..TranscriptionRequest::default()
