@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use izwi_core::engine::Precision;
 use izwi_core::engine::{
-    AudioInput, BeamSearch, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
+    AudioInput, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
     TranscriptionOptions,
 };
 use izwi_hub::{Silent, Store};
@@ -111,12 +111,10 @@ impl RandomModel {
 pub async fn transcribe(
     engine: &Engine,
     file: impl Into<AudioInput>,
-    beam_size: Option<usize>,
+    beam_size: Option<u64>,
 ) -> Result<EngineOutput> {
     let languages = &engine.profile().info.languages;
-    let search = BeamSearch { beam_size, ..BeamSearch::default() };
-    let options = TranscriptionOptions { search, ..TranscriptionOptions::default() };
-    let request = EngineCoreRequest::asr(file).with_transcription(options);
-    let request = if languages.len() > 1 { request.with_language("en") } else { request };
-    Ok(engine.generate(request).await?)
+    let language = (languages.len() > 1).then(|| "en".to_owned());
+    let options = TranscriptionOptions { language, beam_size, ..TranscriptionOptions::default() };
+    Ok(engine.generate(EngineCoreRequest::asr(file).with_transcription(options)).await?)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use izwi_core::engine::{
-    BeamSearch, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
+    DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
     TranscriptionOptions,
 };
 use izwi_tests::wer::{Score, compare};
@@ -64,13 +64,12 @@ async fn wait_until_idle(engine: &Engine) {
 }
 
 /// A transcription of a clip that continues `beam_size` texts side by side.
-fn searched(name: &str, beam_size: usize) -> EngineCoreRequest {
-    let search = BeamSearch { beam_size: Some(beam_size), ..BeamSearch::default() };
-    let options = TranscriptionOptions { search, ..TranscriptionOptions::default() };
+fn searched(name: &str, beam_size: u64) -> EngineCoreRequest {
+    let options = TranscriptionOptions { beam_size: Some(beam_size), ..TranscriptionOptions::default() };
     EngineCoreRequest::asr(clip(name)).with_transcription(options)
 }
 
-async fn check_batches(beam_size: usize, configs: &[EngineCoreConfig]) {
+async fn check_batches(beam_size: u64, configs: &[EngineCoreConfig]) {
     let alone = engine(config());
     let mut expected = Vec::new();
     for name in CLIPS {
@@ -123,7 +122,7 @@ async fn an_abort_in_any_step_frees_every_block() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_jfk_clip_is_transcribed_exactly() {
     let engine = engine(EngineCoreConfig { model: "whisper-base".to_owned(), ..config() });
-    let options = TranscriptionOptions { word_timestamps: true, ..Default::default() };
+    let options = TranscriptionOptions::default().with_words();
     let request = EngineCoreRequest::asr(clip("jfk.wav")).with_transcription(options);
     let output = engine.generate(request).await.unwrap();
     let plain = |text: &str| text.replace(',', "");

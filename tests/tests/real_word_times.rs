@@ -116,7 +116,7 @@ async fn hibari_word_times_agree_with_those_of_whisper() -> Result<()> {
             .collect();
         let wav = [izwi_audio::wav::streaming_header(24_000).to_vec(), pcm].concat();
         let request = EngineCoreRequest::asr(wav);
-        let options = TranscriptionOptions { word_timestamps: true, ..TranscriptionOptions::default() };
+        let options = TranscriptionOptions::default().with_words();
         let output = whisper.generate(request.with_transcription(options)).await?;
         let transcript = output.transcript.context("a transcript")?;
         // Words that both have, in order.

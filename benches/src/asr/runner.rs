@@ -9,7 +9,7 @@ use izwi_benches::clips::{self, Clip};
 use serde::{Deserialize, Serialize};
 
 /// Beam size of Izwi with a search.
-const BEAM_SIZE: usize = 5;
+const BEAM_SIZE: u64 = 5;
 
 /// An implementation and its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
         /// Compute type.
         compute: &'static str,
         /// Beam size; 1 is greedy.
-        beam: usize,
+        beam: u64,
     },
     /// The model of candle-transformers.
     Candle,
@@ -69,7 +69,7 @@ pub(crate) struct Ask {
     /// WAV files at 16 kHz.
     pub(crate) files: Vec<PathBuf>,
     /// Beam size, where the runner supports it.
-    pub(crate) beam: usize,
+    pub(crate) beam: u64,
 }
 
 impl Ask {

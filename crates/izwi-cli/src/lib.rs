@@ -29,6 +29,7 @@ mod speaking;
 mod speech_options;
 mod synthesis;
 mod transcription;
+mod transcription_options;
 mod voice_list;
 mod web_socket;
 

@@ -21,6 +21,13 @@ const FIRST_BYTES: usize = 1 << 20;
 const BYTES_PER_S: usize = 16 << 10;
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
+/// Options that OpenAI's API has, as fields of a form.
+const SENT: [&str; 4] = ["language", "prompt", "temperature", "timestamp_granularities[]"];
+/// Options that some servers have beside them.
+const EXTENSIONS: [&str; 1] = ["seed"];
+/// The option of which servers that tell no times have no field.
+const TIMES: &str = "timestamp_granularities";
+
 /// The parts of a request.
 #[derive(Debug)]
 pub(crate) struct Body {
@@ -44,20 +51,13 @@ impl Body {
             Err(_) => return Err(RemoteError::Failed("the recording could not be encoded".to_owned())),
         };
         let mut fields = vec![("model", config.model.clone())];
-        fields.extend(input.language.clone().map(|language| ("language", language)));
-        fields.extend(input.prompt.clone().map(|prompt| ("prompt", prompt)));
-        fields.push(("temperature", input.temperature.to_string()));
+        let told = |name: &str| SENT.contains(&name) || config.extensions && EXTENSIONS.contains(&name);
+        fields.extend(input.options.fields().into_iter().filter(|(name, _)| told(name)));
         if config.timestamps {
             fields.push(("response_format", "verbose_json".to_owned()));
             fields.push(("timestamp_granularities[]", "segment".to_owned()));
-            if input.word_timestamps {
-                fields.push(("timestamp_granularities[]", "word".to_owned()));
-            }
         } else {
             fields.push(("response_format", "json".to_owned()));
-        }
-        if config.extensions {
-            fields.push(("seed", input.seed.to_string()));
         }
         Ok(Self { wav: wav.into(), fields, duration_s })
     }
@@ -72,19 +72,13 @@ impl Body {
 
 /// Refuses what no field carries.
 pub(crate) fn check(config: &RemoteConfig, input: &ListenInput) -> Result<(), InputError> {
-    let search = &input.search;
-    let asked = [
-        ("languages", !input.languages.is_empty()),
-        ("keywords", !input.keywords.is_empty()),
-        ("include", input.logprobs),
-        ("chunking_strategy", input.detection.is_some()),
-        ("beam_size", search.beam_size.is_some()),
-        ("patience", search.patience.is_some()),
-        ("length_penalty", search.length_penalty.is_some()),
-        ("timestamp_granularities", input.word_timestamps && !config.timestamps),
-        ("model", input.window.is_some() || input.translate),
-    ];
-    let Some((param, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) else { return Ok(()) };
+    let has_times = |name: &str| config.timestamps && name == TIMES;
+    let is_sent = |name: &str| SENT.contains(&name) || EXTENSIONS.contains(&name) || has_times(name);
+    let asked = match input.window.is_some() || input.options.translate {
+        true => Some("model"),
+        false => input.options.asked().into_iter().find(|name| !is_sent(name)),
+    };
+    let Some(param) = asked else { return Ok(()) };
     let model = &config.name;
     let message = match param {
         "model" => format!("model '{model}' is remote and transcribes whole recordings only; choose another"),

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
-use izwi_core::engine::{Priority, SpeechOptions};
+use izwi_core::engine::Priority;
 use izwi_types::{bounded, excerpt};
 use serde::de::DeserializeOwned;
 
@@ -120,13 +120,16 @@ pub(crate) fn expect_object(bytes: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-/// Fields of a request beside which the members of [`SpeechOptions`] stand in the same JSON object.
+/// Fields of a request beside which the members of its options stand in the same JSON object.
 pub(crate) trait WithOptions: DeserializeOwned {
+    /// The options: a table of `izwi-types`.
+    type Options: DeserializeOwned;
+
     /// Where the options go.
-    fn options_mut(&mut self) -> &mut SpeechOptions;
+    fn options_mut(&mut self) -> &mut Self::Options;
 }
 
-/// Reads fields and speech options from one JSON object. Two passes keep the path of a member in errors, which
+/// Reads fields and options from one JSON object. Two passes keep the path of a member in errors, which
 /// `#[serde(flatten)]` loses.
 pub(crate) fn parse_with_options<T: WithOptions>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(parse_with_options_telling(bytes)?.0)

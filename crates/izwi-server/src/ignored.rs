@@ -35,7 +35,13 @@ impl IgnoredFields {
 
     /// Keeps what `other` ignores too: both were read from the same object.
     pub(crate) fn keep_common(&mut self, other: &Self) {
-        self.0.retain(|name| other.0.contains(name));
+        let ignores = |all: &BTreeSet<String>, name: &str| {
+            all.contains(name) || name.match_indices('.').any(|(end, _)| all.contains(&name[..end]))
+        };
+        // What one of them ignores as a whole may be read in part by the other.
+        let nested: Vec<_> = other.0.iter().filter(|name| ignores(&self.0, name)).cloned().collect();
+        self.0.retain(|name| ignores(&other.0, name));
+        self.0.extend(nested);
     }
 
     /// The response header; none without ignored fields.
@@ -107,6 +113,14 @@ mod tests {
         let many: Vec<String> = (0..1_000).map(|n| format!("{n}{}", "é".repeat(1_000))).collect();
         let value = ignored(&many).headers()[HEADER].to_str().unwrap().to_owned();
         assert!(value.split(", ").count() == MAX_NAMES && value.len() < 8 << 10, "{}", value.len());
+    }
+
+    #[test]
+    fn of_two_readers_of_an_object_both_ignore_what_is_told() {
+        let of = |names: &[&str]| ignored(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let mut first = of(&["a", "b.c", "d", "e"]);
+        first.keep_common(&of(&["a", "b", "d.?.f", "ef"]));
+        assert_eq!(first, of(&["a", "b.c", "d.f"]));
     }
 
     #[test]

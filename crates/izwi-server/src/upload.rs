@@ -25,12 +25,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
 use crate::error::ApiError;
-use crate::extract::{ContentType, expect_object, parse_json_telling, parse_with_options_telling, shortened};
+use crate::extract::{ContentType, expect_object, parse_with_options_telling, shortened};
 use crate::ignored::IgnoredFields;
 use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
-pub(crate) use fields::RecordingFields;
+pub(crate) use fields::{RecordingFields, TextPart};
 pub(crate) use memory::UploadMemory;
 
 /// The most parts of a form.
@@ -226,7 +226,7 @@ async fn read_json<F: RecordingFields>(request: Request, state: &AppState) -> Re
     let mut memory = UploadMemory::new(state, 0);
     let bytes = read_large_body(request, &mut memory, state.config().max_request_bytes()).await?;
     check_rest(&bytes, F::MEMBERS, state.config().max_body_bytes)?;
-    let (mut fields, ignored): (F, _) = parse_json_telling(&bytes)?;
+    let (mut fields, ignored) = F::read(&bytes)?;
     drop(bytes);
     fields.check()?;
     let (param, base64) = recording_of(&mut fields)?;
@@ -278,7 +278,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
         .await
         .map_err(|_| ApiError::MalformedForm("its content type has no boundary".to_owned()))?;
     let (mut fields, mut ignored) = (F::default(), IgnoredFields::default());
-    let mut seen = BTreeSet::new();
+    let (texts, mut seen) = (F::texts(), BTreeSet::new());
     let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
     while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
@@ -289,9 +289,9 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
         let Some(name) = field.name().map(str::to_owned) else {
             return Err(ApiError::MalformedForm(format!("part {parts} has no name")));
         };
-        let is_text = F::TEXTS.contains(&name.as_str());
+        let text = texts.iter().find(|part| part.name == name);
         let is_file = F::FILES.iter().copied().find(|file| *file == name);
-        let once = is_file.is_some() || is_text && !F::REPEATED.contains(&name.as_str());
+        let once = is_file.is_some() || text.is_some_and(|part| !part.repeats);
         if once && !seen.insert(name.clone()) {
             return Err(ApiError::invalid(&name, format!("{name} is given more than once; send one")));
         }
@@ -302,7 +302,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
             }
             let (limit, whole) = (state.config().max_upload_bytes, limit);
             file = Some((param, collect(&mut field, Some(param), limit, whole).await?));
-        } else if is_text {
+        } else if text.is_some() {
             let whole = limit;
             let bytes = collect(&mut field, None, MAX_TEXT_BYTES, whole).await?;
             let text = String::from_utf8(bytes.into())

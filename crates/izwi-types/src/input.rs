@@ -1,9 +1,8 @@
 //! Inputs of a model: an utterance, a transcription, a turn of a conversation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::{BeamSearch, SamplingParams, SpeechOptions, Turn, VoiceReference};
+use crate::{SamplingParams, SpeechOptions, TranscriptionOptions, Turn, VoiceReference};
 
 /// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,53 +67,29 @@ impl SpeakInput {
 pub struct ListenInput {
     /// Mono samples at [`ModelInfo::input_sample_rate_hz`](crate::ModelInfo::input_sample_rate_hz).
     pub samples: Arc<[f32]>,
-    /// One of [`ModelInfo::languages`](crate::ModelInfo::languages), a BCP 47 tag or an English name; `None` to detect it.
-    pub language: Option<String>,
-    /// Context as if it preceded the recording: names, spellings, style.
-    pub prompt: Option<String>,
-    /// Translate into English instead of transcribing.
-    pub translate: bool,
-    /// Languages of which one is detected, each as `language`; empty for all.
-    pub languages: Vec<String>,
-    /// Words and phrases that are likely in the recording.
-    pub keywords: Vec<String>,
-    /// Compute the times of each word.
-    pub word_timestamps: bool,
-    /// Tell the log-probability of each token.
-    pub logprobs: bool,
-    /// How speech is found in the recording; `None` for the model's own way.
-    pub detection: Option<SpeechDetection>,
-    /// How the likeliest text is searched for.
-    pub search: BeamSearch,
+    /// Checked options. The engine sets the seed, and the temperature where the client set none.
+    pub options: TranscriptionOptions,
     /// Whether the transcript is delivered while it is made.
     pub is_streamed: bool,
     /// Set if the recording is a window of live audio.
     pub window: Option<LiveWindow>,
-    /// 0.0 decodes greedily with fallback to higher temperatures; any other value is used without fallback.
-    pub temperature: f32,
-    /// Seed of all randomness in this transcription.
-    pub seed: u64,
 }
 
 impl ListenInput {
     /// A recording with every option at its default.
     pub fn plain(samples: Arc<[f32]>) -> Self {
-        Self {
-            samples,
-            language: None,
-            prompt: None,
-            translate: false,
-            languages: Vec::new(),
-            keywords: Vec::new(),
-            word_timestamps: false,
-            logprobs: false,
-            detection: None,
-            search: BeamSearch::default(),
-            is_streamed: false,
-            window: None,
-            temperature: 0.0,
-            seed: 0,
-        }
+        Self { samples, options: TranscriptionOptions::default(), is_streamed: false, window: None }
+    }
+
+    /// Temperature of the tokens: 0.0 decodes greedily with fallback to higher temperatures; any other value is used without
+    /// fallback.
+    pub fn temperature(&self) -> f32 {
+        self.options.temperature.unwrap_or_default()
+    }
+
+    /// Seed of all randomness in this transcription.
+    pub fn seed(&self) -> u64 {
+        self.options.seed.unwrap_or_default()
     }
 }
 
@@ -127,17 +102,6 @@ pub struct LiveWindow {
     pub decided: String,
     /// Whether the model should spend more on it, since words are uncertain.
     pub is_thorough: bool,
-}
-
-/// How speech is found in a recording: each stretch of speech is transcribed on its own.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SpeechDetection {
-    /// Score of the detector above which a frame is speech, 0.0 to 1.0.
-    pub threshold: f32,
-    /// Audio before speech that is part of its stretch.
-    pub prefix_padding: Duration,
-    /// Silence that ends a stretch.
-    pub silence: Duration,
 }
 
 /// A conversation in which the model answers next.
@@ -183,21 +147,4 @@ pub struct PrepareLimits {
     pub max_tokens_per_step: usize,
     /// The most positions of a pass, prompt and generated together.
     pub max_positions: usize,
-}
-
-/// An input that the model rejects.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct InputError {
-    /// The request field, by its public name (`voice`, `input`, `language` …).
-    pub param: &'static str,
-    /// What is wrong, with the value and the remedy.
-    pub message: String,
-}
-
-impl InputError {
-    /// The input is for a task that the model does not support.
-    pub fn other_task(does: &str, param: &'static str) -> Self {
-        Self { param, message: format!("this model {does}; choose another for {param}") }
-    }
 }

@@ -3,13 +3,15 @@
 //! Must not know tensors, an async runtime or a wire format.
 #![forbid(unsafe_code)]
 
-mod beam_search;
+mod chunking_strategy;
 mod conversation;
 mod device;
 mod excerpt;
 mod input;
+mod input_error;
 pub mod languages;
 mod model_info;
+mod option_row;
 mod part_times;
 mod precision;
 mod sampling;
@@ -18,17 +20,18 @@ mod task;
 mod text_boundary;
 mod text_notes;
 mod transcript;
+mod transcription_options;
 mod voice;
 mod work;
 
-pub use beam_search::BeamSearch;
+pub use chunking_strategy::{ChunkingStrategy, SpeechDetection, VadFields};
 pub use conversation::{Emission, Message, Turn};
 pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};
-pub use input::{
-    ConverseInput, Input, InputError, ListenInput, LiveWindow, PrepareLimits, SpeakInput, SpeechDetection,
-};
+pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput};
+pub use input_error::InputError;
 pub use model_info::ModelInfo;
+pub use option_row::{ListLimits, OptionFlag, OptionRow, Place};
 pub use part_times::PartTimes;
 pub use precision::Precision;
 pub use sampling::{SamplingParams, SpeechOptions, check_finite};
@@ -37,5 +40,6 @@ pub use task::Task;
 pub use text_boundary::stable_end;
 pub use text_notes::{TextNote, TextNotes};
 pub use transcript::{Segment, TokenLogprob, Transcript, Word};
+pub use transcription_options::TranscriptionOptions;
 pub use voice::{Gender, Voice, VoiceRecording, VoiceReference};
 pub use work::{EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};

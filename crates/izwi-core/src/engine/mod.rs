@@ -38,17 +38,15 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, RemoteError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor};
 pub use izwi_types::{
-    BeamSearch, DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment,
-    SpeechOptions, SpokenWord, Task, Transcript, Turn, Voice, Word,
+    DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment, SpeechOptions,
+    SpokenWord, Task, Transcript, TranscriptionOptions, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::MetricsSnapshot;
 pub use qos::arbiter::{DeviceArbiter, DeviceArbiters};
 pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
-pub use request::{
-    AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, TranscriptionOptions, VoiceInput,
-};
+pub use request::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
 pub use scheduler::SchedulingPolicy;
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,

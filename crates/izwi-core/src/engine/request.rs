@@ -11,7 +11,7 @@ mod text_input;
 mod voice_input;
 mod written_text;
 
-use izwi_types::{BeamSearch, LiveWindow, SpeechDetection, SpeechOptions, Task};
+use izwi_types::{LiveWindow, SpeechOptions, Task, TranscriptionOptions};
 
 use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
@@ -23,31 +23,6 @@ pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
 pub use text_input::TextInput;
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
-
-/// Options of a transcription.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TranscriptionOptions {
-    /// Context as if it preceded the recording: names, spellings, style.
-    pub prompt: Option<String>,
-    /// Translate into English instead of transcribing.
-    pub translate: bool,
-    /// Languages of which one is detected, by code or name; empty for all.
-    pub languages: Vec<String>,
-    /// Words and phrases that are likely in the recording.
-    pub keywords: Vec<String>,
-    /// Compute the times of each word.
-    pub word_timestamps: bool,
-    /// Tell the log-probability of each token.
-    pub logprobs: bool,
-    /// How speech is found in the recording; `None` for the model's own way.
-    pub detection: Option<SpeechDetection>,
-    /// How the likeliest text is searched for.
-    pub search: BeamSearch,
-    /// Whether the transcript is delivered while it is made. It is then not searched for unless `search` says so.
-    pub is_streamed: bool,
-    /// Set if the recording is a window of live audio: somebody waits for it, so it is no bulk work.
-    pub window: Option<LiveWindow>,
-}
 
 /// Options of a turn in a conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,11 +50,15 @@ pub struct EngineCoreRequest {
     pub audio_input: Option<AudioInput>,
     /// Options of a transcription.
     pub transcription: TranscriptionOptions,
+    /// Whether a transcript is delivered while it is made. It is then not searched for unless its options say so.
+    pub is_streamed: bool,
+    /// Set if the recording is a window of live audio: somebody waits for it, so it is no bulk work.
+    pub window: Option<LiveWindow>,
     /// Options of a turn in a conversation.
     pub chat: ChatOptions,
     /// Id of one of the model's voices; `None` for its default. Conversations always use the model's own voice.
     pub voice: Option<String>,
-    /// BCP 47 tag.
+    /// BCP 47 tag of the text.
     pub language: Option<String>,
     /// Style prompt.
     pub instructions: Option<String>,
@@ -112,6 +91,8 @@ impl EngineCoreRequest {
             text_input: None,
             audio_input: None,
             transcription: TranscriptionOptions::default(),
+            is_streamed: false,
+            window: None,
             chat: ChatOptions::default(),
             voice: None,
             language: None,
@@ -175,7 +156,7 @@ impl EngineCoreRequest {
         self
     }
 
-    /// Sets the language, a BCP 47 tag.
+    /// Sets the language of the text, a BCP 47 tag.
     #[must_use]
     pub fn with_language(mut self, language: impl Into<String>) -> Self {
         self.language = Some(language.into());
@@ -218,6 +199,20 @@ impl EngineCoreRequest {
     #[must_use]
     pub fn with_transcription(mut self, options: TranscriptionOptions) -> Self {
         self.transcription = options;
+        self
+    }
+
+    /// Sets whether a transcript is delivered while it is made.
+    #[must_use]
+    pub fn with_streamed(mut self, is_streamed: bool) -> Self {
+        self.is_streamed = is_streamed;
+        self
+    }
+
+    /// Makes the recording a window of live audio.
+    #[must_use]
+    pub fn with_window(mut self, window: LiveWindow) -> Self {
+        self.window = Some(window);
         self
     }
 

@@ -29,7 +29,8 @@ use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
 use crate::extract::{ApiQuery, non_blank, parse_json_telling, shortened};
 use crate::openapi::{
-    SpeechRefusals, TranscriptBody, TranscriptionForm, TranscriptionRefusals, VoiceBlendRefusals,
+    SpeechRefusals, TranscriptBody, TranscriptionBody, TranscriptionForm, TranscriptionRefusals,
+    VoiceBlendRefusals,
 };
 use crate::registry::BLENDING;
 use crate::routes::transcriptions;
@@ -306,7 +307,7 @@ pub(super) async fn combine(
     path = "/inference",
     tag = "dialects",
     request_body(content(
-        (TranscriptionRequest = "application/json"),
+        (TranscriptionBody = "application/json"),
         (TranscriptionForm = "multipart/form-data"),
     )),
     responses(TranscriptBody, TranscriptionRefusals),

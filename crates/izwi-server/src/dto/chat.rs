@@ -31,6 +31,8 @@ pub(crate) struct ConfigFields {
 }
 
 impl WithOptions for ConfigFields {
+    type Options = SpeechOptions;
+
     fn options_mut(&mut self) -> &mut SpeechOptions {
         &mut self.options
     }

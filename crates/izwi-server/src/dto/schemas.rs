@@ -4,17 +4,18 @@
 use std::collections::BTreeSet;
 
 use izwi_audio::encode::{FORMATS, Format};
-use izwi_core::engine::{BeamSearch, Task};
-use izwi_types::Gender;
+use izwi_core::engine::Task;
+use izwi_types::{Gender, OptionRow, Place, VadFields};
 use serde_json::Value;
-use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{
+    Array, ArrayBuilder, KnownFormat, Object, ObjectBuilder, OneOfBuilder, SchemaFormat, SchemaType, Type,
+};
+use utoipa::openapi::{RefOr, Schema};
 
 use super::listing::{VOICE, VOICE_DELETED};
 
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
-/// Longest time of `chunking_strategy`, in milliseconds.
-pub(crate) const MAX_VAD_MS: u64 = 10_000;
 /// Formats of a transcript.
 pub(crate) const TRANSCRIPT_FORMATS: [&str; 5] = ["json", "text", "srt", "vtt", "verbose_json"];
 
@@ -159,15 +160,6 @@ pub(crate) fn transcript_format() -> Object {
     optional(&TRANSCRIPT_FORMATS, "json", description)
 }
 
-pub(crate) fn granularities() -> Array {
-    let mut list = ArrayBuilder::new()
-        .items(one_of(["word", "segment"]))
-        .description(Some("Times to compute. `word` needs `response_format` `verbose_json`."))
-        .build();
-    list.schema_type = nullable(Type::Array);
-    list
-}
-
 pub(crate) fn seed() -> Object {
     whole("Seed of all randomness.").build()
 }
@@ -203,6 +195,16 @@ pub(crate) fn whole(description: &str) -> ObjectBuilder {
         .description(Some(description))
 }
 
+/// A text.
+pub(crate) fn text(description: &str) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description))
+}
+
+/// Yes or no.
+pub(crate) fn switch(description: &str) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(nullable(Type::Boolean)).description(Some(description))
+}
+
 pub(crate) fn voice_deleted_object() -> Object {
     one_of([VOICE_DELETED]).build()
 }
@@ -223,46 +225,11 @@ pub(crate) fn usage_tokens() -> Object {
     one_of(["tokens"]).build()
 }
 
-pub(crate) fn include() -> Array {
-    let mut list = ArrayBuilder::new()
-        .items(one_of(["logprobs"]))
-        .description(Some("What the answer has beside the text. `logprobs` needs `response_format` `json`."))
-        .build();
-    list.schema_type = nullable(Type::Array);
-    list
-}
-
-pub(crate) fn beam_size() -> Object {
-    whole(
-        "Texts that are continued side by side at temperature 0, to find the likeliest; 1 takes the likeliest token each \
-         time. Without it 5, where the model can, or 1 with `stream`.",
-    )
-    .minimum(Some(1usize))
-    .maximum(Some(BeamSearch::MAX_BEAM_SIZE))
-    .build()
-}
-
-pub(crate) fn patience() -> Object {
-    let range = f64::from(f32::EPSILON)..=f64::from(BeamSearch::MAX_PATIENCE);
-    number(
-        range,
-        "Texts that are finished before the search ends, as a multiple of `beam_size`; 1 without it.",
-    )
-    .build()
-}
-
-pub(crate) fn length_penalty() -> Object {
-    number(
-        0.0..=1.0,
-        "Exponent of the length by which the log-probability of a text is divided, ((5 + tokens) / 6)^x. Without it the \
-         log-probability is divided by the number of tokens.",
-    )
-    .build()
-}
-
 /// `auto`, or the parameters of the detection.
-pub(crate) fn chunking_strategy() -> OneOfBuilder {
-    let times = |description| whole(description).maximum(Some(MAX_VAD_MS)).build();
+fn chunking_strategy() -> OneOfBuilder {
+    let (times_ms, thresholds) = (VadFields::TIMES_MS, VadFields::THRESHOLDS);
+    let times = |description| whole(description).maximum(Some(*times_ms.end())).build();
+    let thresholds = f64::from(*thresholds.start())..=f64::from(*thresholds.end());
     OneOfBuilder::new()
         .item(one_of(["auto"]))
         .item(
@@ -271,7 +238,7 @@ pub(crate) fn chunking_strategy() -> OneOfBuilder {
                 .property("type", one_of(["server_vad"]))
                 .property(
                     "threshold",
-                    number(0.0..=1.0, "Score above which a frame is speech; 0.5 without it."),
+                    number(thresholds, "Score above which a frame is speech; 0.5 without it."),
                 )
                 .property("prefix_padding_ms", times("Audio before speech; 300 without it."))
                 .property(
@@ -281,5 +248,41 @@ pub(crate) fn chunking_strategy() -> OneOfBuilder {
                 .required("type"),
         )
         .item(ObjectBuilder::new().schema_type(Type::Null))
-        .description(Some("How speech is found in the recording. Without it as with `auto`."))
+}
+
+/// An option, as its row in the table describes it.
+pub(crate) fn option(row: &OptionRow<'_>) -> RefOr<Schema> {
+    let description = row.description;
+    match &row.place {
+        Place::Text(_, most) => {
+            let most = Some(*most).filter(|most| *most != usize::MAX);
+            text(description).max_length(most).into()
+        }
+        Place::Switch(_) => switch(description).default(Some(Value::from(false))).into(),
+        Place::Number(_, range, default) => {
+            let number = number(f64::from(*range.start())..=f64::from(*range.end()), description);
+            match default {
+                Some(default) => {
+                    let format = SchemaFormat::KnownFormat(KnownFormat::Float);
+                    number.format(Some(format)).default(Some(Value::from(*default))).into()
+                }
+                None => number.into(),
+            }
+        }
+        Place::Whole(_, range) => {
+            whole(description).minimum(Some(*range.start())).maximum(Some(*range.end())).into()
+        }
+        Place::List(_, limits) => {
+            let entries = match limits.entries {
+                [] => ObjectBuilder::new().schema_type(Type::String),
+                entries => one_of(entries.iter().copied()),
+            };
+            let most = Some(limits.max_entries).filter(|most| *most != usize::MAX);
+            let mut list =
+                ArrayBuilder::new().items(entries).max_items(most).description(Some(description)).build();
+            list.schema_type = nullable(Type::Array);
+            list.into()
+        }
+        Place::Chunking(_) => chunking_strategy().description(Some(description)).into(),
+    }
 }

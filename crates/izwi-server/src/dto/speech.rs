@@ -58,6 +58,8 @@ pub(crate) struct SpeechRequest {
 }
 
 impl WithOptions for SpeechRequest {
+    type Options = SpeechOptions;
+
     fn options_mut(&mut self) -> &mut SpeechOptions {
         &mut self.options
     }

@@ -1,15 +1,12 @@
 //! `POST /v1/audio/transcriptions` and `/v1/audio/translations`. Members that are not listed are ignored, as clients
 //! of the OpenAI API expect. Names are those of the `openai` package.
 
-use std::fmt;
-
-use izwi_types::{Segment, TokenLogprob};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use izwi_types::{Segment, TokenLogprob, TranscriptionOptions};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::schemas;
+use crate::extract::WithOptions;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
@@ -23,50 +20,14 @@ pub(crate) struct TranscriptionRequest {
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
     pub(crate) audio_base64: Option<String>,
-    /// Code of the spoken language; detected without it, and with `auto`.
-    pub(crate) language: Option<String>,
-    /// Whether the text is translated to English.
-    #[schema(default = false)]
-    pub(crate) translate: Option<bool>,
-    /// Text before the recording, or words that occur in it.
-    #[schema(max_length = 65536)]
-    pub(crate) prompt: Option<String>,
     /// Form of the answer. `stream` allows `json` and `text`.
     #[schema(schema_with = schemas::transcript_format)]
     pub(crate) response_format: Option<String>,
-    /// 0 for the most likely text, raised where that fails.
-    #[schema(minimum = 0.0, maximum = 1.0, default = 0.0)]
-    pub(crate) temperature: Option<f32>,
-    #[schema(schema_with = schemas::beam_size)]
-    pub(crate) beam_size: Option<usize>,
-    #[schema(schema_with = schemas::patience)]
-    pub(crate) patience: Option<f32>,
-    #[schema(schema_with = schemas::length_penalty)]
-    pub(crate) length_penalty: Option<f32>,
-    /// Times to compute: of segments and of words. `word` needs `response_format` `verbose_json`.
-    #[serde(alias = "timestamp_granularities[]")]
-    #[schema(schema_with = schemas::granularities)]
-    pub(crate) timestamp_granularities: Option<Vec<String>>,
     /// Whether the text is sent as server-sent events while it is recognised.
     #[schema(default = false)]
     pub(crate) stream: Option<bool>,
-    #[schema(schema_with = schemas::seed)]
-    pub(crate) seed: Option<u64>,
     #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
-    #[serde(alias = "include[]")]
-    #[schema(schema_with = schemas::include)]
-    pub(crate) include: Option<Vec<String>>,
-    #[schema(schema_with = schemas::chunking_strategy)]
-    pub(crate) chunking_strategy: Option<ChunkingStrategy>,
-    /// Languages of which one is detected, in place of `language`.
-    #[serde(alias = "languages[]")]
-    #[schema(max_items = 32)]
-    pub(crate) languages: Option<Vec<String>>,
-    /// Words and phrases that are likely in the recording, each of at most 128 characters.
-    #[serde(alias = "keywords[]")]
-    #[schema(max_items = 128)]
-    pub(crate) keywords: Option<Vec<String>>,
     /// Refused: no model here tells speakers apart.
     #[serde(alias = "known_speaker_names[]")]
     #[schema(max_items = 0)]
@@ -75,46 +36,15 @@ pub(crate) struct TranscriptionRequest {
     #[serde(alias = "known_speaker_references[]")]
     #[schema(max_items = 0)]
     pub(crate) known_speaker_references: Option<Vec<String>>,
+    #[serde(skip)]
+    pub(crate) options: TranscriptionOptions,
 }
 
-/// How a recording is cut: the name of a strategy, or an object.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum ChunkingStrategy {
-    Named(String),
-    Vad(VadFields),
-}
+impl WithOptions for TranscriptionRequest {
+    type Options = TranscriptionOptions;
 
-/// Parameters of speech detection, as in an object of `type` `server_vad`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub(crate) struct VadFields {
-    #[serde(rename = "type")]
-    pub(crate) kind: Option<String>,
-    pub(crate) prefix_padding_ms: Option<u64>,
-    pub(crate) silence_duration_ms: Option<u64>,
-    pub(crate) threshold: Option<f32>,
-}
-
-impl<'de> Deserialize<'de> for ChunkingStrategy {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        struct Strategy;
-
-        impl<'de> Visitor<'de> for Strategy {
-            type Value = ChunkingStrategy;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"auto\", or an object of type server_vad")
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<ChunkingStrategy, E> {
-                Ok(ChunkingStrategy::Named(name.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<ChunkingStrategy, A::Error> {
-                VadFields::deserialize(MapAccessDeserializer::new(members)).map(ChunkingStrategy::Vad)
-            }
-        }
-
-        reader.deserialize_any(Strategy)
+    fn options_mut(&mut self) -> &mut TranscriptionOptions {
+        &mut self.options
     }
 }
 

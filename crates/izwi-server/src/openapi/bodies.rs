@@ -1,23 +1,22 @@
-//! Bodies of requests whose members stand in more than one type: speech with its options, and forms.
+//! Bodies of requests whose members stand in more than one type: requests with their options, and forms.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
+use izwi_types::TranscriptionOptions;
 use serde_json::Value;
 use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::dto::listing::VoiceRequest;
-use crate::dto::schemas::{nullable, number, seed, whole};
+use crate::dto::schemas::{self, number, seed, switch, text, whole};
 use crate::dto::speech::SpeechRequest;
 use crate::dto::transcription::TranscriptionRequest;
-use crate::upload::RecordingFields;
+use crate::upload::{RecordingFields, TextPart};
 
 /// The members of [`SpeechOptions`](izwi_core::engine::SpeechOptions), with the ranges that are checked.
 pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
-    let text =
-        |description| ObjectBuilder::new().schema_type(nullable(Type::String)).description(Some(description));
     vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
@@ -32,13 +31,7 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
             "max_tokens",
             whole("The most tokens to generate; the model's limit without it.").minimum(Some(1usize)).build(),
         ),
-        (
-            "non_streaming_mode",
-            ObjectBuilder::new()
-                .schema_type(nullable(Type::Boolean))
-                .description(Some("Whether the model reads the whole text before it generates."))
-                .build(),
-        ),
+        ("non_streaming_mode", switch("Whether the model reads the whole text before it generates.").build()),
         (
             "temperature",
             number(0.0..=2.0, "Temperature, 0 for greedy sampling; the model's own without it.").build(),
@@ -55,25 +48,54 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
     ]
 }
 
-/// The body of `POST /v1/audio/speech`: the members of [`SpeechRequest`], and those of its options beside them.
-#[derive(Debug)]
-pub(crate) struct SpeechBody;
+/// The members of a request that its type takes from a table of options.
+pub(crate) trait OptionSchemas: ToSchema {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)>;
+}
 
-impl PartialSchema for SpeechBody {
+impl OptionSchemas for SpeechRequest {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)> {
+        speech_options().into_iter().map(|(name, option)| (name, option.into())).collect()
+    }
+}
+
+impl OptionSchemas for TranscriptionRequest {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)> {
+        let mut options = TranscriptionOptions::default();
+        options.rows().iter().map(|row| (row.name, schemas::option(row))).collect()
+    }
+}
+
+impl OptionSchemas for VoiceRequest {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)> {
+        Vec::new()
+    }
+}
+
+/// The JSON body of a request: the members of `F`, and its options beside them.
+#[derive(Debug)]
+pub(crate) struct Body<F>(PhantomData<F>);
+
+/// The body of `POST /v1/audio/speech`.
+pub(crate) type SpeechBody = Body<SpeechRequest>;
+/// The JSON body of a transcription.
+pub(crate) type TranscriptionBody = Body<TranscriptionRequest>;
+
+impl<F: OptionSchemas> PartialSchema for Body<F> {
     fn schema() -> RefOr<Schema> {
-        let mut schema = SpeechRequest::schema();
+        let mut schema = F::schema();
         if let RefOr::T(Schema::Object(object)) = &mut schema {
-            for (name, option) in speech_options() {
-                object.properties.insert(name.to_owned(), option.into());
-            }
+            object
+                .properties
+                .extend(F::options().into_iter().map(|(name, option)| (name.to_owned(), option)));
         }
         schema
     }
 }
 
-impl ToSchema for SpeechBody {
+impl<F: OptionSchemas> ToSchema for Body<F> {
     fn name() -> Cow<'static, str> {
-        "SpeechRequest".into()
+        F::name()
     }
 }
 
@@ -86,9 +108,9 @@ pub(crate) type VoiceForm = Form<VoiceRequest>;
 #[derive(Debug)]
 pub(crate) struct Form<F>(PhantomData<F>);
 
-impl<F: RecordingFields + ToSchema> PartialSchema for Form<F> {
+impl<F: RecordingFields + OptionSchemas> PartialSchema for Form<F> {
     fn schema() -> RefOr<Schema> {
-        let RefOr::T(Schema::Object(json)) = F::schema() else { return ObjectBuilder::new().into() };
+        let RefOr::T(Schema::Object(json)) = Body::<F>::schema() else { return ObjectBuilder::new().into() };
         let mut form = ObjectBuilder::new().schema_type(Type::Object);
         for (position, name) in F::FILES.iter().enumerate() {
             // Raw bytes have no type. <https://spec.openapis.org/oas/v3.1.1.html#considerations-for-file-uploads>
@@ -101,9 +123,9 @@ impl<F: RecordingFields + ToSchema> PartialSchema for Form<F> {
                 }));
             form = form.property(*name, file);
         }
-        for name in F::TEXTS {
+        for TextPart { name, .. } in F::texts() {
             if let Some(member) = json.properties.get(name.trim_end_matches("[]")) {
-                form = form.property(*name, without_null(member.clone()));
+                form = form.property(name, without_null(member.clone()));
             }
         }
         // One name of the recording is required; a form has only one where that can be said.
@@ -132,7 +154,7 @@ fn without_null(mut schema: RefOr<Schema>) -> RefOr<Schema> {
     schema
 }
 
-impl<F: RecordingFields + ToSchema> ToSchema for Form<F> {
+impl<F: RecordingFields + OptionSchemas> ToSchema for Form<F> {
     fn name() -> Cow<'static, str> {
         F::name().replace("Request", "Form").into()
     }

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 pub(crate) use self::answers::{SpeechAudio, TranscriptBody};
-pub(crate) use self::bodies::{SpeechBody, TranscriptionForm, VoiceForm};
+pub(crate) use self::bodies::{SpeechBody, TranscriptionBody, TranscriptionForm, VoiceForm};
 pub(crate) use self::refusals::{
     CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals,
     SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals,

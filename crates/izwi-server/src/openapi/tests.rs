@@ -9,6 +9,7 @@ use super::*;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::schemas;
 use crate::dto::speech::SpeechRequest;
+use crate::dto::transcription::TranscriptionRequest;
 use crate::encoding;
 use crate::extract::{parse_json, parse_with_options};
 use crate::transcript_format::TranscriptFormat;
@@ -80,6 +81,22 @@ fn the_members_of_a_speech_request_are_those_that_are_read() {
     let names: BTreeSet<&str> = names.filter_map(|member| member.split(':').next()).collect();
     let described: BTreeSet<&str> = bodies::speech_options().iter().map(|(name, _)| *name).collect();
     assert_eq!(names, described);
+}
+
+#[test]
+fn the_members_of_a_transcription_request_are_those_that_are_read() {
+    let document = document();
+    let schemas = &document["components"]["schemas"];
+    let members = schemas["TranscriptionRequest"]["properties"].as_object().unwrap();
+    for name in members.keys() {
+        let alias = format!("{name}[]");
+        let is_list = schemas["TranscriptionForm"]["properties"].get(&alias).is_some();
+        for name in [Some(name), Some(&alias).filter(|_| is_list)].into_iter().flatten() {
+            let body = json!({name: [[]]}).to_string();
+            let error = parse_with_options::<TranscriptionRequest>(body.as_bytes()).unwrap_err();
+            assert!(error.param().unwrap().starts_with(name), "{name} is not read: {error}");
+        }
+    }
 }
 
 #[test]

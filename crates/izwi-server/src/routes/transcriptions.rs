@@ -22,7 +22,7 @@ use crate::dto::transcription::{
     LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
 };
 use crate::error::ApiError;
-use crate::openapi::{TranscriptBody, TranscriptionForm, TranscriptionRefusals};
+use crate::openapi::{TranscriptBody, TranscriptionBody, TranscriptionForm, TranscriptionRefusals};
 use crate::record;
 use crate::registry::Lease;
 use crate::state::AppState;
@@ -42,7 +42,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     path = "/v1/audio/transcriptions",
     tag = "transcription",
     request_body(content(
-        (TranscriptionRequest = "application/json"),
+        (TranscriptionBody = "application/json"),
         (TranscriptionForm = "multipart/form-data"),
     )),
     responses(TranscriptBody, TranscriptionRefusals),
@@ -63,7 +63,7 @@ pub(super) async fn transcribe(
     path = "/v1/audio/translations",
     tag = "transcription",
     request_body(content(
-        (TranscriptionRequest = "application/json"),
+        (TranscriptionBody = "application/json"),
         (TranscriptionForm = "multipart/form-data"),
     )),
     responses(TranscriptBody, TranscriptionRefusals),
@@ -194,7 +194,7 @@ impl TranscriptStream {
         self.logprobs.extend(logprobs(&chunk.segments));
         if let Some(delta) = chunk.text.as_deref().and_then(|text| self.deltas.push(text)) {
             let sent = std::mem::replace(&mut self.sent_logprobs, self.logprobs.len());
-            let logprobs = self.checked.logprobs.then(|| self.logprobs[sent..].to_vec());
+            let logprobs = self.checked.options.logprobs().then(|| self.logprobs[sent..].to_vec());
             self.pending.push_back(Frame::data(event(&TranscriptEvent::Delta { delta, logprobs })));
         }
         self.language = chunk.language.or_else(|| self.language.take());

@@ -1,23 +1,49 @@
 //! The fields of the requests that carry a recording, as JSON and as a form. Reads no body.
 
-use izwi_types::excerpt;
+use izwi_types::{ChunkingStrategy, Place, TranscriptionOptions, VadFields, excerpt};
 use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
-use crate::dto::transcription::{ChunkingStrategy, TranscriptionRequest, VadFields};
+use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
-use crate::extract::parse_json;
+use crate::extract::{parse_json, parse_json_telling, parse_with_options_telling};
+use crate::ignored::IgnoredFields;
+
+/// The members of `chunking_strategy` as parts of a form.
+const VAD_PARTS: [&str; 4] = [
+    "chunking_strategy[type]",
+    "chunking_strategy[prefix_padding_ms]",
+    "chunking_strategy[silence_duration_ms]",
+    "chunking_strategy[threshold]",
+];
+/// Parts that ask who speaks, which is refused.
+const SPEAKER_PARTS: [&str; 4] = [
+    "known_speaker_names",
+    "known_speaker_names[]",
+    "known_speaker_references",
+    "known_speaker_references[]",
+];
+
+/// A text part of a form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextPart {
+    pub(crate) name: &'static str,
+    /// Whether it may occur more than once.
+    pub(crate) repeats: bool,
+}
 
 /// The fields of a request that carries one recording.
 pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
     /// Names of the form part that holds the recording; error messages name the first.
     const FILES: &'static [&'static str];
-    /// Names of the text parts; other parts are ignored.
-    const TEXTS: &'static [&'static str];
     /// Members of a JSON body that may hold the recording; error messages name the first.
     const MEMBERS: &'static [&'static str];
-    /// Text parts that may occur more than once.
-    const REPEATED: &'static [&'static str];
+
+    /// The text parts; other parts are ignored.
+    fn texts() -> Vec<TextPart>;
+
+    /// Reads a JSON body, and tells the members that nothing reads.
+    fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError>;
 
     /// Takes out the contents of [`MEMBERS`](Self::MEMBERS).
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)>;
@@ -34,51 +60,21 @@ pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
 impl RecordingFields for TranscriptionRequest {
     const FILES: &'static [&'static str] = &["file"];
     const MEMBERS: &'static [&'static str] = &["audio", "audio_base64"];
-    const TEXTS: &'static [&'static str] = &[
-        "model",
-        "language",
-        "translate",
-        "prompt",
-        "response_format",
-        "temperature",
-        "beam_size",
-        "patience",
-        "length_penalty",
-        "timestamp_granularities",
-        "timestamp_granularities[]",
-        "stream",
-        "seed",
-        "priority",
-        "include",
-        "include[]",
-        "chunking_strategy",
-        "chunking_strategy[type]",
-        "chunking_strategy[prefix_padding_ms]",
-        "chunking_strategy[silence_duration_ms]",
-        "chunking_strategy[threshold]",
-        "languages",
-        "languages[]",
-        "keywords",
-        "keywords[]",
-        "known_speaker_names",
-        "known_speaker_names[]",
-        "known_speaker_references",
-        "known_speaker_references[]",
-    ];
-    const REPEATED: &'static [&'static str] = &[
-        "timestamp_granularities",
-        "timestamp_granularities[]",
-        "include",
-        "include[]",
-        "languages",
-        "languages[]",
-        "keywords",
-        "keywords[]",
-        "known_speaker_names",
-        "known_speaker_names[]",
-        "known_speaker_references",
-        "known_speaker_references[]",
-    ];
+
+    fn texts() -> Vec<TextPart> {
+        let mut options = TranscriptionOptions::default();
+        let rows = options.rows().into_iter();
+        let names = rows.flat_map(|row| [Some(row.name), row.alias].map(|name| (name, row.alias.is_some())));
+        let options = names.filter_map(|(name, repeats)| Some(TextPart { name: name?, repeats }));
+        let once = ["model", "response_format", "stream", "priority"].into_iter().chain(VAD_PARTS);
+        let once = once.map(|name| TextPart { name, repeats: false });
+        let lists = SPEAKER_PARTS.map(|name| TextPart { name, repeats: true });
+        options.chain(once).chain(lists).collect()
+    }
+
+    fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {
+        parse_with_options_telling(json)
+    }
 
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
         vec![("audio", self.audio.take()), ("audio_base64", self.audio_base64.take())]
@@ -87,56 +83,64 @@ impl RecordingFields for TranscriptionRequest {
     fn take_text(&mut self, name: &str, text: String) -> Result<(), ApiError> {
         match name {
             "model" => self.model = Some(text),
-            "language" => self.language = Some(text),
-            "translate" => self.translate = Some(parse_bool(name, &text)?),
-            "prompt" => self.prompt = Some(text),
             "response_format" => self.response_format = Some(text),
             "priority" => self.priority = Some(text),
-            "temperature" => self.temperature = Some(parse(name, &text, "a number")?),
-            "beam_size" => self.beam_size = Some(parse(name, &text, "a whole number from 1")?),
-            "patience" => self.patience = Some(parse(name, &text, "a number")?),
-            "length_penalty" => self.length_penalty = Some(parse(name, &text, "a number")?),
-            "seed" => self.seed = Some(parse(name, &text, "a whole number from 0")?),
             "stream" => self.stream = Some(parse_bool(name, &text)?),
-            "timestamp_granularities" | "timestamp_granularities[]" => {
-                self.timestamp_granularities.get_or_insert_default().push(text);
-            }
-            "include" | "include[]" => self.include.get_or_insert_default().push(text),
-            "languages" | "languages[]" => self.languages.get_or_insert_default().push(text),
-            "keywords" | "keywords[]" => self.keywords.get_or_insert_default().push(text),
             "known_speaker_names" | "known_speaker_names[]" => {
                 self.known_speaker_names.get_or_insert_default().push(text);
             }
             "known_speaker_references" | "known_speaker_references[]" => {
                 self.known_speaker_references.get_or_insert_default().push(text);
             }
-            "chunking_strategy" => self.chunking_strategy = Some(chunking_strategy(name, text)?),
-            _ if name.starts_with("chunking_strategy[") => {
-                let strategy =
-                    self.chunking_strategy.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
-                self.chunking_strategy = Some(with_vad_field(strategy, name, text)?);
-            }
-            _ => {}
+            _ => set_option(&mut self.options, name, text)?,
         }
         Ok(())
     }
 }
 
+/// Sets an option from a text part of its name, of its other name, or of one of its members.
+fn set_option(options: &mut TranscriptionOptions, part: &str, text: String) -> Result<(), ApiError> {
+    let name = part.split('[').next().unwrap_or_default();
+    let Some(row) = options.rows().into_iter().find(|row| row.name == name) else { return Ok(()) };
+    match row.place {
+        Place::Text(value, _) => *value = Some(text),
+        Place::Switch(value) => *value = parse_bool(part, &text)?,
+        Place::Number(value, ..) => *value = Some(parse(part, &text, "a number")?),
+        Place::Whole(value, range) => {
+            *value = Some(parse(part, &text, &format!("a whole number from {}", range.start()))?);
+        }
+        Place::List(list, _) => list.push(text),
+        Place::Chunking(value) if part == name => *value = Some(chunking_strategy(part, text)?),
+        Place::Chunking(value) => {
+            let strategy = value.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
+            *value = Some(with_vad_field(strategy, part, text)?);
+        }
+    }
+    Ok(())
+}
+
 impl RecordingFields for VoiceRequest {
     const FILES: &'static [&'static str] = &["audio_sample", "file", "ref_audio"];
     const MEMBERS: &'static [&'static str] = &["ref_audio", "audio_sample"];
-    const TEXTS: &'static [&'static str] = &[
-        "name",
-        "model",
-        "ref_text",
-        "text",
-        "x_vector_only_mode",
-        "overwrite",
-        "type",
-        "prompt",
-        "script_hint",
-    ];
-    const REPEATED: &'static [&'static str] = &[];
+
+    fn texts() -> Vec<TextPart> {
+        const NAMES: [&str; 9] = [
+            "name",
+            "model",
+            "ref_text",
+            "text",
+            "x_vector_only_mode",
+            "overwrite",
+            "type",
+            "prompt",
+            "script_hint",
+        ];
+        NAMES.map(|name| TextPart { name, repeats: false }).into()
+    }
+
+    fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {
+        parse_json_telling(json)
+    }
 
     fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
         vec![("ref_audio", self.ref_audio.take()), ("audio_sample", self.audio_sample.take())]

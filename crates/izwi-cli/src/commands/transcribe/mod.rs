@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::ValueHint;
-use izwi_core::engine::{AudioInput, BeamSearch, EngineCoreRequest, TranscriptionOptions};
+use izwi_core::engine::{EngineCoreRequest, TranscriptionOptions};
 
 use crate::engine::{Loaded, incomplete};
 use crate::failure::Failure;
 use crate::progress::TranscriptionProgress;
 use crate::settings::Resolved;
 use crate::transcription::{self, Transcription};
+use crate::transcription_options::TranscriptionFlags;
 use crate::{engine, failure, logging, models, output};
 
 use recordings::Recording;
@@ -42,51 +43,25 @@ pub(crate) struct Args {
     /// standard output
     #[arg(long, short, value_name = "FILE|FOLDER", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
-    /// Language of the recording, as a BCP 47 tag [default: detected]
-    #[arg(long, value_name = "TAG")]
-    language: Option<String>,
-    /// Add word timestamps; needs --format json
-    #[arg(long)]
-    words: bool,
-    /// Translate to English
-    #[arg(long)]
-    translate: bool,
-    /// Text that could precede the recording: names, spellings, style
-    #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// Texts that are continued side by side to find the likeliest, 1 to 10; 1 is the fastest [default: the model's]
-    #[arg(long, value_name = "N")]
-    beam_size: Option<usize>,
-    /// Texts that are finished before the search ends, as a multiple of the beam size, up to 8 [default: 1]
-    #[arg(long, value_name = "P")]
-    patience: Option<f32>,
-    /// Exponent of the length by which the log-probability of a text is divided, 0 to 1 [default: the number of tokens]
-    #[arg(long, value_name = "A")]
-    length_penalty: Option<f32>,
+    #[command(flatten)]
+    options: TranscriptionFlags,
     /// Fail if the model is not installed, instead of pulling it
     #[arg(long)]
     no_pull: bool,
 }
 
-impl Args {
-    fn search(&self) -> BeamSearch {
-        let Self { beam_size, patience, length_penalty, .. } = *self;
-        BeamSearch { beam_size, patience, length_penalty }
-    }
-}
-
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported by this command.
     logging::begin(&resolved.settings, "warn,symphonia=off");
-    if args.words && args.format != Format::Json {
+    let TranscriptionFlags(options) = &args.options;
+    if options.words() && args.format != Format::Json {
         return Err(failure::usage(
             format!("--words has no effect on {}", args.format.label()),
             "add --format json",
         ));
     }
-    if let Err(error) = args.search().check() {
-        return Err(failure::usage(error.message, "see `izwi help transcribe`"));
-    }
+    let options = options.clone().checked();
+    let options = options.map_err(|error| failure::usage(error.message, "see `izwi help transcribe`"))?;
     let recordings = recordings::find(&args.files)?;
     let destinations = transcripts::destinations(args.format, args.output.as_deref(), &recordings)?;
     let store = models::open(&resolved.settings)?;
@@ -95,19 +70,21 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
 
-    let job = Job { args, recordings, destinations, max_bytes: config.max_audio_bytes };
+    let job =
+        Job { format: args.format, options, recordings, destinations, max_bytes: config.max_audio_bytes };
     engine::run_model(config, remote, async |loaded| job.run(loaded).await)
 }
 
-struct Job<'a> {
-    args: &'a Args,
+struct Job {
+    format: Format,
+    options: TranscriptionOptions,
     recordings: Vec<Recording>,
     destinations: Destinations,
     /// Largest file, in bytes.
     max_bytes: usize,
 }
 
-impl Job<'_> {
+impl Job {
     async fn run(&self, loaded: Loaded) -> Result<()> {
         let Loaded { engine, mut interrupt, .. } = loaded;
         let files = self.recordings.iter().map(|recording| recording.read(self.max_bytes)).collect();
@@ -134,7 +111,7 @@ impl Job<'_> {
             })
         };
         let on_event = |event: transcription::Event<'_>| progress.borrow_mut().update(event);
-        let request = |audio| self.request(audio);
+        let request = |audio| EngineCoreRequest::asr(audio).with_transcription(self.options.clone());
         transcription::transcribe_all(&engine, files, request, &mut interrupt, on_event, deliver).await?;
         if self.recordings.len() > 1 && audio_s > 0.0 {
             let took_s = begun.elapsed().as_secs_f64();
@@ -143,21 +120,8 @@ impl Job<'_> {
         if has_failed { Err(Failure::Reported.into()) } else { Ok(()) }
     }
 
-    fn request(&self, audio: AudioInput) -> EngineCoreRequest {
-        let mut request = EngineCoreRequest::asr(audio).with_transcription(TranscriptionOptions {
-            prompt: self.args.prompt.clone(),
-            translate: self.args.translate,
-            word_timestamps: self.args.words,
-            search: self.args.search(),
-            ..TranscriptionOptions::default()
-        });
-        request.language.clone_from(&self.args.language);
-        request
-    }
-
     fn deliver(&self, index: usize, done: &Transcription) -> Result<()> {
-        let Args { format, translate, words, .. } = self.args;
-        let text = format.render(done, *translate, *words)?;
+        let text = self.format.render(done, self.options.translate, self.options.words())?;
         let name = self.recordings[index].name();
         self.destinations.write(index, &name, &text)?;
         self.report(index, done);

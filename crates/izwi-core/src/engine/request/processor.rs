@@ -130,7 +130,7 @@ impl RequestProcessor {
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
-        let live = request.live && (task != Task::Asr || request.transcription.window.is_some());
+        let live = request.live && (task != Task::Asr || request.window.is_some());
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let decoded = match task {
@@ -220,28 +220,15 @@ impl RequestProcessor {
         params: &GenerationParams,
         intake: &mut AudioIntake,
     ) -> Result<DecodedInput> {
+        let mut options = request.transcription.checked()?;
+        options.temperature.get_or_insert_default();
+        options.seed = params.seed;
         let longest = self.config.max_audio_duration;
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
         let recording = self.input_duration(samples.len());
-        let options = request.transcription;
-        options.search.check().map_err(|error| EngineError::invalid(error.param, error.message))?;
-        let input = Input::Listen(ListenInput {
-            samples,
-            language: request.language,
-            prompt: options.prompt,
-            translate: options.translate,
-            languages: options.languages,
-            keywords: options.keywords,
-            word_timestamps: options.word_timestamps,
-            logprobs: options.logprobs,
-            detection: options.detection,
-            search: options.search,
-            is_streamed: options.is_streamed,
-            window: options.window,
-            temperature: params.sampling.temperature,
-            seed: params.seed.unwrap_or_default(),
-        });
+        let (is_streamed, window) = (request.is_streamed, request.window);
+        let input = Input::Listen(ListenInput { samples, options, is_streamed, window });
         Ok(DecodedInput { input, open_audio: recording })
     }
 
@@ -455,9 +442,8 @@ impl RequestProcessor {
     /// The request's parameters with defaults filled in. Values out of range are refused.
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
         let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params());
-        if request.params.is_none() && request.task_type == Task::Asr {
-            // The model's own temperature is for speech synthesis.
-            params.sampling.temperature = 0.0;
+        if request.task_type == Task::Asr {
+            params.seed = request.transcription.seed.or(params.seed);
         }
         params.sampling.check()?;
         check_finite("speed", params.speed.into())?;

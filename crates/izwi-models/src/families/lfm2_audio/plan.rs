@@ -157,7 +157,7 @@ impl LfmAudio {
             .into_iter()
             .filter(|window| window.len() >= shortest)
             .collect();
-        let text_sampling = SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY };
+        let text_sampling = SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY };
         let seconds = |samples: usize| samples as f64 / (100 * HOP) as f64;
         let passes = windows.iter().enumerate().map(|(index, window)| {
             let recording = Recording::new(&samples[window.clone()], &self.front_end);
@@ -171,7 +171,7 @@ impl LfmAudio {
                 mode: Mode::Sequential,
                 text_sampling: greedy_if_single(text_sampling),
                 audio_sampling: SamplingParams::GREEDY,
-                draws: Draws::new(pass_seed(input.seed, index)),
+                draws: Draws::new(pass_seed(input.seed(), index)),
             };
             let most = TOKENS + window.len().div_ceil(100 * HOP) * TOKENS_PER_S + SPARE_POSITIONS;
             PassPlan { max_positions: (!self.has_random_weights).then_some(most), ..pass_plan(pass) }
@@ -388,36 +388,15 @@ fn cut(samples: &[f32], mut part: Range<usize>, longest: usize) -> Vec<Range<usi
 
 /// Refuses what the model does not do with a recording.
 fn check_options(input: &ListenInput) -> Result<(), InputError> {
-    check_language(input.language.as_deref())?;
-    let refused = |param, what: &str| {
-        let message = format!("this model does not {what}; choose another for it");
-        Err(InputError { param, message })
-    };
-    if input.translate {
-        return refused("model", "translate");
-    }
+    check_language(input.options.language.as_deref())?;
     if input.window.is_some() {
-        return refused("model", "transcribe live audio");
+        let message = "this model does not transcribe live audio; choose another for it";
+        return Err(InputError { param: "model", message: message.to_owned() });
     }
-    if input.word_timestamps {
-        return refused("timestamp_granularities", "give word timestamps");
-    }
-    if input.logprobs {
-        return refused("include", "give log-probabilities");
-    }
-    if let Some(param) = input.search.asked() {
-        return refused(param, "search for the likeliest text");
-    }
-    if !input.keywords.is_empty() {
-        return refused("keywords", "take keywords");
-    }
-    if input.detection.is_some() {
-        return refused("chunking_strategy", "take parameters of speech detection");
-    }
-    for wanted in &input.languages {
+    for wanted in &input.options.languages {
         check_language(Some(wanted)).map_err(|error| InputError { param: "languages", ..error })?;
     }
-    Ok(())
+    input.options.check_taken(&["language", "languages", "prompt", "temperature", "seed"])
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::*;
 use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{MiniEngine, Sequence, alone, keys};
 use izwi_types::Precision;
-use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput, Work};
+use izwi_types::{Emission, ListenInput, Prepared, SamplingParams, SpeakInput, TranscriptionOptions, Work};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -369,10 +369,13 @@ fn unsupported_inputs_are_refused_by_field() {
     let foreign = converse(vec![user_turn("w1"), foreign, user_turn("w1")], None, 0);
     assert!(refused(&foreign, &LIMITS).message.contains("not this model's"));
     let Input::Listen(input) = transcribe(recording("w1")) else { panic!() };
-    let words = Input::Listen(ListenInput { word_timestamps: true, ..input.clone() });
-    assert_eq!(refused(&words, &LIMITS).param, "timestamp_granularities");
-    let translated = Input::Listen(ListenInput { translate: true, ..input });
-    assert_eq!(refused(&translated, &LIMITS).param, "model");
+    let none = TranscriptionOptions::default;
+    for (options, param) in [
+        (none().with_words(), "timestamp_granularities"),
+        (TranscriptionOptions { translate: true, ..none() }, "model"),
+    ] {
+        assert_eq!(refused(&Input::Listen(ListenInput { options, ..input.clone() }), &LIMITS).param, param);
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::super::golden_set::{self, GoldenSet};
 use super::*;
 use crate::model::{BatchEntry, SequenceState};
 use izwi_nn::kv_pool::KvPool;
-use izwi_types::{BeamSearch, Precision, PrepareLimits, Prepared, Work};
+use izwi_types::{Precision, PrepareLimits, Prepared, TranscriptionOptions, Work};
 
 const SET: GoldenSet = GoldenSet { name: "voxtral", variable: "IZWI_GOLDEN_VOXTRAL" };
 /// candle-transformers approximates GELU by tanh behind the convolutions.
@@ -142,7 +142,9 @@ fn a_recording_in_parts_becomes_segments_and_a_batch_equals_each_alone() {
     let pause = vec![0.0; 4 * SAMPLE_RATE_HZ];
     let samples: Arc<[f32]> = [&clip()[..], &pause, &clip()[..]].concat().into();
     let input = |seed, temperature| {
-        Input::Listen(ListenInput { seed, temperature, ..ListenInput::plain(Arc::clone(&samples)) })
+        let options =
+            TranscriptionOptions { seed: Some(seed), temperature: Some(temperature), ..Default::default() };
+        Input::Listen(ListenInput { options, ..ListenInput::plain(Arc::clone(&samples)) })
     };
     let prepared: Vec<_> = [(1, 0.0), (2, 1.0), (2, 1.0), (3, 1.0)]
         .map(|(seed, temperature)| model.prepare(&input(seed, temperature), &LIMITS).unwrap())
@@ -163,24 +165,18 @@ fn a_recording_in_parts_becomes_segments_and_a_batch_equals_each_alone() {
 #[test]
 fn what_the_network_lacks_is_refused_and_silence_has_no_text() {
     let model = Sequential(model());
-    let plain = ListenInput::plain(clip());
+    let none = TranscriptionOptions::default;
     let refused = [
-        ("language", ListenInput { language: Some("ja".to_owned()), ..plain.clone() }),
-        ("model", ListenInput { translate: true, ..plain.clone() }),
-        ("timestamp_granularities", ListenInput { word_timestamps: true, ..plain.clone() }),
-        ("include", ListenInput { logprobs: true, ..plain.clone() }),
-        (
-            "beam_size",
-            ListenInput {
-                search: BeamSearch { beam_size: Some(5), ..BeamSearch::default() },
-                ..plain.clone()
-            },
-        ),
-        ("prompt", ListenInput { prompt: Some("names".to_owned()), ..plain.clone() }),
-        ("keywords", ListenInput { keywords: vec!["name".to_owned()], ..plain.clone() }),
-        ("temperature", ListenInput { temperature: f32::NAN, ..plain.clone() }),
+        ("language", TranscriptionOptions { language: Some("ja".to_owned()), ..none() }),
+        ("model", TranscriptionOptions { translate: true, ..none() }),
+        ("timestamp_granularities", none().with_words()),
+        ("include", none().with_logprobs()),
+        ("beam_size", TranscriptionOptions { beam_size: Some(5), ..none() }),
+        ("prompt", TranscriptionOptions { prompt: Some("names".to_owned()), ..none() }),
+        ("keywords", TranscriptionOptions { keywords: vec!["name".to_owned()], ..none() }),
     ];
-    for (param, input) in refused {
+    for (param, options) in refused {
+        let input = ListenInput { options, ..ListenInput::plain(clip()) };
         let error = model.prepare(&Input::Listen(input), &LIMITS).unwrap_err();
         assert_eq!(error.param, param, "{}", error.message);
     }

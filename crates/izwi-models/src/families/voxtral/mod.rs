@@ -35,8 +35,6 @@ mod tokens;
 const LANGUAGES: [&str; 8] = ["en", "es", "fr", "pt", "hi", "de", "nl", "it"];
 /// The most tokens of a stretch of speech: 15 in a second.
 const MAX_TOKENS: usize = 448;
-/// Upper limit of a request's temperature.
-const MAX_TEMPERATURE: f32 = 1.5;
 
 /// Loads the checkpoint in `folder`: `config.json`, `tekken.json` and `model.safetensors` or its parts.
 ///
@@ -187,32 +185,6 @@ fn state_bytes(config: &VoxtralConfig, dtype: DType) -> usize {
     2 * position * (audio_tokens(config) + MAX_TOKENS + 16)
 }
 
-/// Refuses what the network has no means for.
-fn check(input: &ListenInput) -> Result<(), InputError> {
-    let refused = [
-        (input.translate, "model", "translate"),
-        (input.word_timestamps, "timestamp_granularities", "give word timestamps"),
-        (input.logprobs, "include", "give log-probabilities"),
-        (!input.keywords.is_empty(), "keywords", "take keywords"),
-        (!input.languages.is_empty(), "languages", "choose among languages"),
-        (input.prompt.as_ref().is_some_and(|prompt| !prompt.trim().is_empty()), "prompt", "take a prompt"),
-    ];
-    if let Some(param) = input.search.asked() {
-        let message = format!("this model does not take {param}: it has no beam search; leave it out");
-        return Err(InputError { param, message });
-    }
-    if let Some((_, param, what)) = refused.into_iter().find(|(asked, ..)| *asked) {
-        let message = format!("this model does not {what}; choose another for it");
-        return Err(InputError { param, message });
-    }
-    if !(0.0..=MAX_TEMPERATURE).contains(&input.temperature) {
-        let message =
-            format!("temperature {} is out of range; use 0 to {MAX_TEMPERATURE}", input.temperature);
-        return Err(InputError { param: "temperature", message });
-    }
-    Ok(())
-}
-
 /// The natural logarithm of a token's probability at temperature 1.
 fn logprob(logits: &[f32], token: u32) -> f32 {
     let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -230,21 +202,22 @@ impl SequentialModel for Voxtral {
 
     fn prepare(&self, input: &Input) -> Result<Recording, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
-        check(input)?;
+        let options = &input.options;
+        options.check_taken(&["language", "chunking_strategy", "temperature", "seed"])?;
         let wanted =
-            input.language.as_deref().map(|wanted| languages::supported(wanted, &self.info.languages));
+            options.language.as_deref().map(|wanted| languages::supported(wanted, &self.info.languages));
         let language = wanted.transpose().map_err(|message| InputError { param: "language", message })?;
         // The warm-up must reach the network even if the detector finds no speech in its noise.
         let regions = match Arc::ptr_eq(&input.samples, &self.warm_up) {
             true => regions::whole(&input.samples),
-            false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),
+            false => regions::find(&self.vad, &input.samples, options.detection().as_ref()),
         };
         let stretch = |region| self.stretch(&input.samples, region, language.as_deref());
         Ok(Recording {
             stretches: regions.into_iter().map(stretch).collect(),
             language: language.clone(),
-            sampling: SamplingParams { temperature: input.temperature, ..SamplingParams::GREEDY },
-            seed: input.seed,
+            sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },
+            seed: input.seed(),
         })
     }
 

@@ -10,7 +10,7 @@ use super::super::golden_set::device;
 use super::context::Context;
 use super::decoder::Span;
 use super::encoder::WindowMel;
-use super::tests::{LIMITS, greedy, kept_as, model, unabridged, words};
+use super::tests::{LIMITS, asking, greedy, kept_as, model, unabridged, with_words, words};
 use super::*;
 use crate::log_mel::FrontEnd;
 use crate::regions::WINDOW_FRAMES;
@@ -309,6 +309,11 @@ fn languages(model: &Whisper, encoded: &Tensor, case: &ClipGolden) {
     assert!((sampling::probability(&weights, at as u32) - expected).abs() < 1e-3);
 }
 
+/// A recording in English.
+fn in_english(input: ListenInput) -> ListenInput {
+    asking(input, |options| options.language = Some("en".to_owned()))
+}
+
 #[test]
 fn whisper_golden_transcripts() {
     for name in MODELS {
@@ -316,10 +321,7 @@ fn whisper_golden_transcripts() {
         let golden: ModelGolden = golden_json(&format!("{name}.json"));
         let end = model.window_decoder.vocabulary.end;
         for case in &golden.clips {
-            let transcript = unabridged(
-                &model,
-                ListenInput { language: Some("en".to_owned()), ..greedy(&clip(&case.clip)) },
-            );
+            let transcript = unabridged(&model, in_english(greedy(&clip(&case.clip))));
             let mut tokens: Vec<u32> =
                 transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
             tokens.push(end);
@@ -335,7 +337,7 @@ fn whisper_golden_transcripts() {
 
 #[derive(Deserialize)]
 struct BeamsGolden {
-    beam_size: usize,
+    beam_size: u64,
     cases: Vec<BeamCase>,
 }
 
@@ -356,9 +358,10 @@ fn whisper_golden_beams() {
         let model = model(name, Context::Full);
         for case in golden.cases.iter().filter(|case| case.model == name) {
             let BeamCase { patience, length_penalty, .. } = *case;
-            let search = BeamSearch { beam_size: Some(golden.beam_size), patience, length_penalty };
-            let language = Some("en".to_owned());
-            let input = ListenInput { language, search, ..greedy(&clip(&case.clip)) };
+            let input = asking(in_english(greedy(&clip(&case.clip))), |options| {
+                options.beam_size = Some(golden.beam_size);
+                (options.patience, options.length_penalty) = (patience, length_penalty);
+            });
             let transcript = unabridged(&model, input);
             let tokens: Vec<u32> =
                 transcript.segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
@@ -422,11 +425,10 @@ fn whisper_golden_layouts() {
             assert_eq!(language, case.language, "{name}, {}", case.clip);
             assert!((probability - case.probability).abs() < 2e-3, "{name}: {probability}");
             for task in &case.tasks {
-                let input = ListenInput {
-                    language: Some(language.clone()),
-                    translate: task.task == "translate",
-                    ..greedy(&samples)
-                };
+                let input = asking(greedy(&samples), |options| {
+                    options.language = Some(language.clone());
+                    options.translate = task.task == "translate";
+                });
                 let options = model.decoding_options(&input, &LIMITS).unwrap();
                 let recording = model.record(&samples, regions::whole(&samples), options);
                 let (state, _) = model.window_decoder.begin(&recording).unwrap();
@@ -453,12 +455,7 @@ fn whisper_golden_words() {
         let golden: ModelGolden = golden_json(&format!("{name}.json"));
         for case in &golden.clips {
             let Some(segments) = &case.openai_words else { continue };
-            let input = ListenInput {
-                language: Some("en".to_owned()),
-                word_timestamps: true,
-                ..greedy(&clip(&case.clip))
-            };
-            let transcript = unabridged(&model, input);
+            let transcript = unabridged(&model, with_words(in_english(greedy(&clip(&case.clip)))));
             let ours: Vec<_> = transcript.segments.iter().flat_map(|segment| &segment.words).collect();
             let theirs: Vec<_> = segments.iter().flat_map(|segment| &segment.words).collect();
             assert_eq!(ours.len(), theirs.len(), "{}", transcript.text);
@@ -483,8 +480,7 @@ fn whisper_golden_long() {
         let LongGolden { clips, gap_s, text } = golden_json::<ModelGolden>(&format!("{name}.json")).long;
         let gap = vec![0f32; (gap_s * SAMPLE_RATE_HZ as f64) as usize];
         let samples: Vec<f32> = clips.iter().flat_map(|name| [clip(name), gap.clone()].concat()).collect();
-        let transcript =
-            unabridged(&model, ListenInput { language: Some("en".to_owned()), ..greedy(&samples) });
+        let transcript = unabridged(&model, in_english(greedy(&samples)));
         let (ours, theirs) = (words(&transcript.text), words(&text));
         let wrong = tests::errors(&ours, &theirs);
         println!("{name}: {wrong} words of {} differ: {}", theirs.len(), transcript.text);

@@ -28,8 +28,8 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    BeamSearch, Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams,
-    StepOutput, Task, languages,
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
+    TranscriptionOptions, languages,
 };
 
 mod alignment;
@@ -59,8 +59,6 @@ mod word_times;
 const MARGIN: usize = 100;
 /// Least positions of a decoder pass.
 const MIN_POSITIONS: usize = 64;
-/// Upper limit of a request's temperature.
-const MAX_TEMPERATURE: f32 = 1.0;
 /// Positions of a search's branch that blocks round up to, at their two ends.
 const BLOCK_MARGIN: usize = 64;
 /// Keywords take at most this part of the positions of a pass.
@@ -175,40 +173,36 @@ impl Whisper {
             );
             return Err(InputError { param: "audio", message });
         }
-        if !(0.0..=MAX_TEMPERATURE).contains(&input.temperature) {
-            let message =
-                format!("temperature {} is out of range; use 0 to {MAX_TEMPERATURE}", input.temperature);
-            return Err(InputError { param: "temperature", message });
-        }
-        if input.translate && !self.info.translates {
+        let options = &input.options;
+        if options.translate && !self.info.translates {
             let message =
                 "this model transcribes English only and does not translate; choose a multilingual one";
             return Err(InputError { param: "model", message: message.to_owned() });
         }
         let vocabulary = &self.window_decoder.vocabulary;
-        let task = if input.translate { vocabulary.translate } else { vocabulary.transcribe };
-        let prompt = input.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
-        let mut keywords = keyword_tokens(vocabulary, &input.keywords);
+        let task = if options.translate { vocabulary.translate } else { vocabulary.transcribe };
+        let prompt = options.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
+        let mut keywords = keyword_tokens(vocabulary, &options.keywords);
         keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
         let decided = input
             .window
             .as_ref()
             .map(|window| Decided::new(window, input.samples.len(), max_positions, vocabulary));
         let language = |wanted: &str| self.language("language", wanted);
-        let candidates = input.languages.iter().map(|wanted| self.language("languages", wanted));
-        let (beams, is_greedy) = (&input.search, input.is_streamed || input.window.is_some());
+        let candidates = options.languages.iter().map(|wanted| self.language("languages", wanted));
+        let is_greedy = input.is_streamed || input.window.is_some();
         let most = most_beams(max_positions, limits);
         Ok(DecodingOptions {
-            language: input.language.as_deref().map(language).transpose()?,
+            language: options.language.as_deref().map(language).transpose()?,
             languages: candidates.collect::<Result<_, _>>()?,
             task: self.info.translates.then_some(task),
             prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
             keywords,
-            words: input.word_timestamps,
-            logprobs: input.logprobs,
-            temperature: input.temperature,
-            beams: BeamOptions::new(beams, is_greedy, most)?,
-            seed: input.seed,
+            words: options.words(),
+            logprobs: options.logprobs(),
+            temperature: input.temperature(),
+            beams: BeamOptions::new(options, is_greedy, most)?,
+            seed: input.seed(),
             max_positions,
             max_tokens_per_step: limits.max_tokens_per_step,
             decided: decided.transpose()?,
@@ -369,7 +363,7 @@ impl SpeechModel for Whisper {
         let whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = match whole {
             true => regions::whole(&input.samples),
-            false => regions::find(&self.vad, &input.samples, input.detection.as_ref()),
+            false => regions::find(&self.vad, &input.samples, input.options.detection().as_ref()),
         };
         Ok(self.prepared(self.record(&input.samples, regions, options)))
     }
@@ -421,12 +415,13 @@ impl SpeechModel for Whisper {
     }
 
     fn warm_up_input(&self) -> Input {
-        Input::Listen(ListenInput {
+        let options = TranscriptionOptions {
             language: Some("en".to_owned()),
-            word_timestamps: true,
             // A run of the warm-up has one block table.
-            search: BeamSearch { beam_size: Some(1), ..BeamSearch::default() },
-            ..ListenInput::plain(Arc::clone(&self.warm_up))
-        })
+            beam_size: Some(1),
+            ..TranscriptionOptions::default()
+        };
+        let options = options.with_words();
+        Input::Listen(ListenInput { options, ..ListenInput::plain(Arc::clone(&self.warm_up)) })
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
-use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Task};
+use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Task, TranscriptionOptions};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
@@ -51,12 +51,15 @@ impl Listener {
         let detects = params.switch("detect_language")? || params.text("language") == Some("multi");
         let terms: Vec<&str> =
             params.all("keyterm").chain(params.all("keywords").map(without_weight)).collect();
-        let fields = TranscriptionRequest {
-            model: Some(engine.profile().model.clone()),
+        let options = TranscriptionOptions {
             language: params.text("language").filter(|_| !detects).map(primary),
             prompt: Some(terms.join(", ")),
+            ..TranscriptionOptions::default()
+        };
+        let fields = TranscriptionRequest {
+            model: Some(engine.profile().model.clone()),
             response_format: Some("verbose_json".to_owned()),
-            timestamp_granularities: Some(vec!["word".to_owned()]),
+            options: options.with_words(),
             ..TranscriptionRequest::default()
         };
         let checked = CheckedRequest::check(fields, AsrTask::Transcribe)?;

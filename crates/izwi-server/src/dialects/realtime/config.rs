@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
-use izwi_types::excerpt;
+use izwi_types::{TranscriptionOptions, excerpt};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -126,11 +126,11 @@ pub(super) struct Transcription {
 impl Transcription {
     pub(super) fn new(patch: TranscriptionPatch) -> Result<Self, Refusal> {
         const PARAM: &str = "session.audio.input.transcription";
-        let model = non_blank(patch.model);
+        let TranscriptionPatch { model, language, prompt } = patch;
+        let model = non_blank(model);
         let fields = TranscriptionRequest {
             model: Some(model.clone().unwrap_or_else(|| DEFAULT_ASR.to_owned())),
-            language: patch.language,
-            prompt: patch.prompt,
+            options: TranscriptionOptions { language, prompt, ..Default::default() },
             // Somebody waits for the answer to a turn.
             stream: Some(true),
             ..TranscriptionRequest::default()

@@ -1,7 +1,7 @@
 //! One request for a transcript, and the events that answer it: `transcript-start`, `transcript-chunk` as text is
 //! transcribed, `transcript` with the whole text for clients that know no other, `transcript-stop`. Knows no socket.
 
-use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, StreamingOutput};
+use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, StreamingOutput, TranscriptionOptions};
 use serde_json::{Map, Value, json};
 
 use super::event::{TranscribeFields, event};
@@ -38,8 +38,11 @@ impl Transcription {
         let checked = CheckedRequest::check(
             TranscriptionRequest {
                 model: Some(engine.profile().model.clone()),
-                language: language.clone(),
-                prompt: prompt(words),
+                options: TranscriptionOptions {
+                    language: language.clone(),
+                    prompt: prompt(words),
+                    ..TranscriptionOptions::default()
+                },
                 // Somebody waits for the answer to a command.
                 stream: Some(true),
                 ..TranscriptionRequest::default()

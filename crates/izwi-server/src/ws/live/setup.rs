@@ -3,8 +3,7 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::engine::{EngineCoreRequest, GenerationParams, LiveWindow, Priority, TranscriptionOptions};
+use izwi_core::engine::{EngineCoreRequest, LiveWindow, Priority, TranscriptionOptions};
 use izwi_types::{excerpt, languages};
 
 use crate::dto::live::ConfigFields;
@@ -33,7 +32,6 @@ pub(super) struct Setup {
     /// Code of the language, if the client set it.
     pub(super) language: Option<String>,
     pub(super) word_times: bool,
-    params: GenerationParams,
     priority: Priority,
 }
 
@@ -54,11 +52,8 @@ impl Setup {
         let rate_hz = fields.sample_rate.unwrap_or(RATE_HZ);
         check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
         let turns = turn_options(&fields)?;
-        let prompt = non_blank(fields.prompt).unwrap_or_default();
-        if prompt.chars().nth(MAX_TEXT_CHARS).is_some() {
-            let message = format!("prompt has more than {MAX_TEXT_CHARS} characters; send its last part");
-            return Err(ApiError::invalid("prompt", message));
-        }
+        let prompt = TranscriptionOptions { prompt: fields.prompt, ..Default::default() }.checked();
+        let prompt = prompt.map_err(|error| ApiError::invalid(error.param, error.message))?.prompt;
         let profile = engine.profile();
         let code = |wanted: String| {
             languages::supported(&wanted, &profile.info.languages)
@@ -66,10 +61,10 @@ impl Setup {
         };
         let language = non_blank(fields.language).map(code).transpose()?;
         let priority = parse_priority(fields.priority.as_deref())?;
-        let options = LiveOptions { encoding: pcm, rate_hz, hop_ms, turns, prompt };
+        let options =
+            LiveOptions { encoding: pcm, rate_hz, hop_ms, turns, prompt: prompt.unwrap_or_default() };
         let word_times = fields.word_times.unwrap_or(false);
-        let params = profile.default_params();
-        Ok((Self { encoding, language, word_times, params, priority, engine }, options))
+        Ok((Self { encoding, language, word_times, priority, engine }, options))
     }
 
     /// The engine's request for a window.
@@ -80,19 +75,12 @@ impl Setup {
         context: String,
         language: Option<String>,
     ) -> EngineCoreRequest {
-        let options = TranscriptionOptions {
-            prompt: non_blank(Some(context)),
-            word_timestamps: true,
-            logprobs: true,
-            window: Some(window),
-            ..TranscriptionOptions::default()
-        };
-        let mut request = EngineCoreRequest::asr(file)
-            .with_transcription(options)
-            .with_params(self.params.clone())
-            .with_priority(self.priority);
-        request.language = language;
-        request
+        let options =
+            TranscriptionOptions { language, prompt: Some(context), ..TranscriptionOptions::default() };
+        EngineCoreRequest::asr(file)
+            .with_transcription(options.with_words().with_logprobs())
+            .with_window(window)
+            .with_priority(self.priority)
     }
 }
 

@@ -88,7 +88,7 @@ impl RequestPreparer for SimulatedPreparer {
             }
             Input::Listen(input) => {
                 let passes = input.samples.len().div_ceil(self.window_samples);
-                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed)
+                self.prepare_text(&format!("{passes} seconds"), passes, self.encoder_rows, input.seed())
             }
             Input::Converse(input) => {
                 let (prompt, last_turn) = chat::prompt(&input.turns);

@@ -7,7 +7,8 @@ fn log_probabilities_belong_to_the_tokens_of_the_text() {
     let (samples, _) = clips().remove(0);
     let plain = one(&TINY, listen(&samples));
     assert!(plain.segments.iter().all(|segment| segment.logprobs.is_empty()), "only where asked");
-    let told = one(&TINY, ListenInput { logprobs: true, word_timestamps: true, ..listen(&samples) });
+    let options = listen(&samples).options.with_words().with_logprobs();
+    let told = one(&TINY, ListenInput { options, ..listen(&samples) });
     assert_eq!(told.text, plain.text);
     for segment in &told.segments {
         let bytes: Vec<u8> = segment.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
@@ -43,20 +44,57 @@ fn tokens_that_are_parts_of_characters_keep_their_bytes() {
 }
 
 #[test]
+fn languages_are_accepted_by_code_tag_or_name() {
+    let order = |model: &Whisper, language: &str, translate| {
+        let input = asking(listen(&[]), |options| {
+            (options.language, options.translate) = (Some(language.to_owned()), translate);
+        });
+        model.decoding_options(&input, &LIMITS)
+    };
+    let german = BASE.window_decoder.vocabulary.language("de");
+    for name in ["de", "de-AT", "German"] {
+        assert_eq!(order(&BASE, name, false).unwrap().language, german);
+    }
+    assert_eq!(BASE.info().languages.len(), 99);
+    assert_eq!(TINY.info().languages, ["en"]);
+    assert!(order(&TINY, "en-GB", false).is_ok());
+    let check = |model, language: &str, translate, param, expected: &str| {
+        let error = order(model, language, translate).unwrap_err();
+        assert_eq!(error.param, param);
+        assert!(error.message.contains(expected), "{error}");
+    };
+    check(
+        &BASE,
+        "germn",
+        false,
+        "language",
+        "'germn' is unknown to this model, perhaps 'german'; use one of en, zh, de",
+    );
+    check(&BASE, "yue", false, "language", "'yue'");
+    check(&TINY, "de", false, "language", "use one of en, or leave it out");
+    check(&TINY, "en", true, "model", "does not translate");
+    let narrow = PrepareLimits { max_positions: 16, ..LIMITS };
+    assert!(BASE.decoding_options(&listen(&[]), &narrow).unwrap_err().message.contains("raise max_blocks"));
+}
+
+#[test]
 fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
     let (samples, _) = clips().remove(0);
     let languages = vec!["German".to_owned(), "fr".to_owned()];
-    let transcript = one(&BASE, ListenInput { languages, ..listen(&samples) });
+    let transcript = one(&BASE, asking(listen(&samples), |options| options.languages = languages));
     assert!(["de", "fr"].contains(&transcript.language.as_deref().unwrap()), "{transcript:?}");
-    let refused = ListenInput { languages: vec!["de".to_owned()], ..listen(&[]) };
+    let refused = asking(listen(&[]), |options| options.languages = vec!["de".to_owned()]);
     assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
 
+    let decoding_options = |keywords| {
+        BASE.decoding_options(&asking(listen(&[]), |options| options.keywords = keywords), &LIMITS).unwrap()
+    };
     let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    let options = decoding_options(keywords);
     assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
     let keywords = vec!["word".to_owned(); 500];
-    let options = BASE.decoding_options(&ListenInput { keywords, ..listen(&[]) }, &LIMITS).unwrap();
+    let options = decoding_options(keywords);
     assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
-    let named = ListenInput { keywords: vec!["Izwi".to_owned()], ..listen(&samples) };
+    let named = asking(listen(&samples), |options| options.keywords = vec!["Izwi".to_owned()]);
     assert!(!one(&BASE, named).text.is_empty());
 }
