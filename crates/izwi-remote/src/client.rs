@@ -12,11 +12,12 @@ use izwi_core::engine::{
 };
 use izwi_types::{Input, InputError, ModelInfo, SamplingParams};
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, Url};
+use reqwest::{Client, Url};
 use serde::Deserialize;
 
 use crate::answer::{self, Fault};
 use crate::config::{self, ConfigError, RemoteConfig};
+use crate::shared::{INPUT_RATE_HZ, Shared, join};
 use crate::speech;
 use crate::transcription;
 use crate::upstreams::{Attempt, Outcome, Upstreams};
@@ -28,8 +29,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// How long the question for the voices may take.
 const VOICES_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_VOICES_BYTES: usize = 1 << 20;
-/// Rate of the recordings that are sent, in Hz: what ASR models work with.
-pub(crate) const INPUT_RATE_HZ: u32 = 16_000;
 /// Range of `speed` of OpenAI's API.
 const SPEED: (f32, f32) = (0.25, 4.0);
 
@@ -37,14 +36,6 @@ const SPEED: (f32, f32) = (0.25, 4.0);
 #[derive(Debug, Clone)]
 pub struct RemoteClient {
     pub(crate) shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: RemoteConfig,
-    pub(crate) profile: Arc<ExecutorProfile>,
-    upstreams: Arc<Upstreams>,
-    http: Client,
 }
 
 impl RemoteClient {
@@ -211,18 +202,6 @@ impl Shared {
         }
     }
 
-    /// A POST with the key.
-    pub(crate) fn post(&self, base: &Url, path: &str) -> RequestBuilder {
-        self.keyed(self.http.post(join(base, path)))
-    }
-
-    fn keyed(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.config.api_key {
-            Some(key) => request.bearer_auth(key.reveal()),
-            None => request,
-        }
-    }
-
     async fn listed_voices(&self, base: &Url) -> Option<Vec<String>> {
         let mut url = join(base, "audio/voices");
         url.query_pairs_mut().append_pair("model", &self.config.model);
@@ -253,15 +232,6 @@ struct ListedVoices {
 enum ListedVoice {
     Name(String),
     Object { id: String },
-}
-
-/// The URL of a path below a base URL.
-fn join(base: &Url, path: &str) -> Url {
-    let mut url = base.clone();
-    if let Ok(mut segments) = url.path_segments_mut() {
-        segments.pop_if_empty().extend(path.split('/'));
-    }
-    url
 }
 
 fn http_client(config: &RemoteConfig, urls: &[Url]) -> Result<Client, ConfigError> {

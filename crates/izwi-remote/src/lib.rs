@@ -9,6 +9,7 @@
 mod answer;
 mod client;
 mod config;
+mod shared;
 mod speech;
 mod transcription;
 mod upstreams;

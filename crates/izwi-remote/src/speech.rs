@@ -15,8 +15,8 @@ use reqwest::Url;
 use serde::Serialize;
 
 use crate::answer::{self, Fault, Patience};
-use crate::client::Shared;
 use crate::config::RemoteConfig;
+use crate::shared::Shared;
 use crate::upstreams::{Attempt, Outcome};
 
 /// The most audio of one answer, in seconds: a server that does not end is cut.

@@ -12,8 +12,8 @@ use reqwest::multipart::{Form, Part};
 use serde::Deserialize;
 
 use crate::answer::{self, Fault};
-use crate::client::{INPUT_RATE_HZ, Shared};
 use crate::config::RemoteConfig;
+use crate::shared::{INPUT_RATE_HZ, Shared};
 
 /// The most bytes of a transcript: of any, and for each second of its recording. A second of speech with the times of its
 /// words and its tokens has less than 1 KiB.

@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::field::{Section, Setting, Value};
 use super::origin::{Origin, Problem};
-use super::remote::{self, RemoteModel};
+use super::remote;
+use super::remote_model::RemoteModel;
 use super::table::TABLE;
 use super::values::Settings;
 

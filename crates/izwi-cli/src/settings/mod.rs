@@ -10,6 +10,7 @@ mod origin;
 pub(crate) mod process;
 mod ranges;
 pub(crate) mod remote;
+mod remote_model;
 mod resolve;
 mod rows;
 mod server;
@@ -19,7 +20,7 @@ mod values;
 
 pub(crate) use field::{Kind, Section};
 pub(crate) use origin::Origin;
-pub(crate) use remote::RemoteModel;
+pub(crate) use remote_model::RemoteModel;
 pub(crate) use resolve::Resolved;
 pub(crate) use server::ServerSettings;
 pub(crate) use table::TABLE;

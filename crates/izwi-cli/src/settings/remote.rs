@@ -1,11 +1,10 @@
 //! `[[remote_models]]` of the configuration file: models that other servers run, one table each.
 //!
-//! Knows no disk and no environment: a key that comes from there is read when the model is used.
+//! Knows no disk and no environment.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
 use izwi_core::engine::Task;
 use izwi_remote::{ConfigError, RemoteConfig, Secret};
 use izwi_types::similar;
@@ -15,76 +14,10 @@ use toml::de::{DeTable, DeValue};
 use super::field::{Kind, Value};
 use super::origin::Origin;
 use super::ranges::{ANY_COUNT, SECONDS};
-use crate::{failure, input};
+use super::remote_model::{KeySource, RemoteModel};
 
 /// The key of the tables in the file.
 pub(crate) const TABLES: &str = "remote_models";
-const MAX_KEY_BYTES: u64 = 4 << 10;
-
-/// A model that other servers run.
-#[derive(Debug, Clone)]
-pub(crate) struct RemoteModel {
-    /// Everything but the key.
-    pub(crate) config: RemoteConfig,
-    key: KeySource,
-    /// The line of its table.
-    pub(crate) origin: Origin,
-}
-
-/// Where the key of the servers comes from.
-#[derive(Debug, Clone, Default)]
-enum KeySource {
-    #[default]
-    None,
-    Text(Secret),
-    Variable(String),
-    File(PathBuf),
-}
-
-impl RemoteModel {
-    /// The configuration with its key.
-    ///
-    /// # Errors
-    /// The variable is not set, or the file cannot be read.
-    pub(crate) fn with_key(&self) -> Result<RemoteConfig> {
-        let api_key = match &self.key {
-            KeySource::None => None,
-            KeySource::Text(key) => Some(key.clone()),
-            KeySource::Variable(name) => match std::env::var(name) {
-                Ok(key) => Some(Secret::new(key.trim())),
-                Err(_) => {
-                    let message = format!("{}: api_key_env: the variable {name} is not set", self.origin);
-                    return Err(failure::with_help(
-                        message,
-                        "set it to the key of the server, or use api_key_file",
-                    ));
-                }
-            },
-            KeySource::File(path) => Some(read_key(path).map_err(|reason| {
-                let message = format!("{}: api_key_file: {}: {reason}", self.origin, path.display());
-                failure::with_help(message, "write the key of the server alone into this file")
-            })?),
-        };
-        let config = RemoteConfig { api_key, ..self.config.clone() };
-        config
-            .check()
-            .map_err(|error| failure::with_help(format!("{}: {error}", self.origin), "see docs/remote.md"))?;
-        Ok(config)
-    }
-
-    /// Where it runs, for people.
-    pub(crate) fn place(&self) -> String {
-        self.config.base_urls.join(", ")
-    }
-}
-
-fn read_key(path: &Path) -> Result<Secret, String> {
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let bytes = input::read_bounded(file, MAX_KEY_BYTES).map_err(|error| error.to_string())?;
-    let bytes = bytes.ok_or_else(|| format!("has more than {MAX_KEY_BYTES} bytes"))?;
-    let text = String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())?;
-    Ok(Secret::new(text.trim()))
-}
 
 /// A key of a table.
 pub(crate) struct Key {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use izwi_core::engine::EngineCoreConfig;
 use izwi_hub::VoiceLimits;
 
-use super::remote::RemoteModel;
+use super::remote_model::RemoteModel;
 use super::server::ServerSettings;
 
 /// The value of every setting. Not changed after resolution.

@@ -19,9 +19,8 @@ use super::types::{GenerationParams, Priority, RequestId};
 pub use audio_input::AudioInput;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use markup::without_markup;
-pub use processor::MAX_TEXT_CHARS;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
-pub use text_input::TextInput;
+pub use text_input::{MAX_TEXT_CHARS, TextInput};
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
 
 /// Options of a turn in a conversation.

@@ -52,10 +52,6 @@ pub(crate) struct VoiceList {
     pub(crate) voices: Vec<VoiceObject>,
 }
 
-/// The `object` of a voice, and of one that was removed.
-pub(crate) const VOICE: &str = "audio.voice";
-pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
-
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct VoiceObject {
     pub(crate) id: String,

@@ -12,8 +12,9 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::{RefOr, Schema};
 
-use super::listing::{VOICE, VOICE_DELETED};
-
+/// The `object` of a voice, and of one that was removed.
+pub(crate) const VOICE: &str = "audio.voice";
+pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
 /// Formats of a transcript.

@@ -10,9 +10,8 @@ use izwi_core::engine::{Engine, ReferenceAudio, RequestId, Task, Voice, executor
 use izwi_hub::{SavedVoice, VoiceNotes, VoiceStore};
 use izwi_types::{Gender, excerpt, suggest};
 
-use crate::dto::listing::{
-    VOICE, VOICE_DELETED, VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest,
-};
+use crate::dto::listing::{VoiceDeleted, VoiceList, VoiceObject, VoiceQuery, VoiceRequest};
+use crate::dto::schemas::{VOICE, VOICE_DELETED};
 use crate::error::ApiError;
 use crate::extract::{ApiPath, ApiQuery, non_blank};
 use crate::openapi::{SavedVoiceRefusals, VoiceCreationRefusals, VoiceForm, VoiceRefusals};

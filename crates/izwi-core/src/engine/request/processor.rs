@@ -14,6 +14,7 @@ use izwi_types::{
 };
 
 use super::intake::AudioIntake;
+use super::text_input::MAX_TEXT_CHARS;
 use super::voice_input;
 use super::written_text;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
@@ -24,8 +25,6 @@ use crate::engine::kv_cache::PrefixChain;
 use crate::engine::scheduler::Workload;
 use crate::engine::types::{GenerationParams, Priority, RequestId, audio_duration};
 
-/// The most characters of text in one request.
-pub const MAX_TEXT_CHARS: usize = 65_536;
 /// Range of `temperature`.
 const TEMPERATURE: (f32, f32) = (0.0, 2.0);
 

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use izwi_types::{Prepared, TextProgress};
 
-use super::MAX_TEXT_CHARS;
 use super::markup::Filter;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::RequestPreparer;
+
+/// The most characters of text in one request.
+pub const MAX_TEXT_CHARS: usize = 65_536;
 
 /// Tells the engine that text has arrived or ended.
 type Wake = Box<dyn Fn() + Send>;

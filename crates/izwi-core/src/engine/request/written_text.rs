@@ -5,7 +5,7 @@
 use izwi_types::{Task, TextNotes, excerpt};
 
 use super::EngineCoreRequest;
-use super::processor::MAX_TEXT_CHARS;
+use super::text_input::MAX_TEXT_CHARS;
 use super::{foreign, markup};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::ExecutorProfile;
