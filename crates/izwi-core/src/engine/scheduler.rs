@@ -7,6 +7,7 @@ mod decide;
 mod fork;
 mod policy;
 mod sequence;
+mod timed;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -12,8 +12,6 @@
 //! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
-mod timed;
-
 use std::collections::{HashMap, HashSet};
 
 use super::policy::DecodeRank;
@@ -49,25 +47,25 @@ pub(super) fn decide(
 }
 
 /// One computation of a decision.
-struct Round<'a> {
-    scheduler: &'a Scheduler,
-    kv: &'a KVCacheManager,
+pub(super) struct Round<'a> {
+    pub(super) scheduler: &'a Scheduler,
+    pub(super) kv: &'a KVCacheManager,
     /// Running sequences as they are after the in-flight step, in order of rank.
-    running: Vec<Sequence>,
+    pub(super) running: Vec<Sequence>,
     /// Running sequences whose next tokens have blocks.
-    granted: HashMap<SequenceId, Grant>,
-    free: usize,
+    pub(super) granted: HashMap<SequenceId, Grant>,
+    pub(super) free: usize,
     /// Change of each block's reference count by the decision so far.
-    reference_changes: HashMap<BlockId, i64>,
-    tokens: usize,
-    places: usize,
+    pub(super) reference_changes: HashMap<BlockId, i64>,
+    pub(super) tokens: usize,
+    pub(super) places: usize,
     /// Bytes of the states that the decision's admissions start.
-    new_state_bytes: usize,
+    pub(super) new_state_bytes: usize,
     /// What the step has time for; `None` if time does not count.
-    time: Option<TimeBudget<'a>>,
+    pub(super) time: Option<TimeBudget<'a>>,
     /// Tokens of the streams that play.
-    playing_tokens: usize,
-    decision: ScheduleDecision,
+    pub(super) playing_tokens: usize,
+    pub(super) decision: ScheduleDecision,
 }
 
 /// The resource that an admission lacks.
@@ -86,12 +84,12 @@ enum Shortage {
 }
 
 #[derive(Clone, Copy)]
-struct Grant {
-    demand: Demand,
-    tokens: usize,
-    new_blocks: usize,
+pub(super) struct Grant {
+    pub(super) demand: Demand,
+    pub(super) tokens: usize,
+    pub(super) new_blocks: usize,
     /// Branches that compute the tokens.
-    branches: usize,
+    pub(super) branches: usize,
 }
 
 impl<'a> Round<'a> {
@@ -199,12 +197,12 @@ impl<'a> Round<'a> {
         blocks.iter().filter(|&&block| self.is_unowned(block)).count()
     }
 
-    fn waiting(&self) -> impl Iterator<Item = &'a Sequence> {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &'a Sequence> {
         let scheduler = self.scheduler;
         scheduler.waiting.iter().filter_map(|id| scheduler.sequences.get(id))
     }
 
-    fn fill_running_prefills(&mut self) {
+    pub(super) fn fill_running_prefills(&mut self) {
         for index in 0..self.running.len() {
             let id = self.running[index].id;
             if let Some(grant) = self.granted.get(&id).copied().filter(|grant| grant.demand.is_prefill) {
@@ -224,7 +222,7 @@ impl<'a> Round<'a> {
         self.running.iter().filter(decodes).any(|s| s.is_due(soon))
     }
 
-    fn fill_decodes(&mut self) {
+    pub(super) fn fill_decodes(&mut self) {
         let (policy, soon) = (self.scheduler.config.policy, self.soon_us());
         let mut ready: Vec<(SequenceId, Grant, DecodeRank)> = self
             .running
@@ -243,7 +241,7 @@ impl<'a> Round<'a> {
     }
 
     /// Adds a granted sequence to the step, if a place and tokens are left.
-    fn place(&mut self, id: SequenceId, grant: Grant) -> bool {
+    pub(super) fn place(&mut self, id: SequenceId, grant: Grant) -> bool {
         if self.places == 0 {
             return false;
         }
@@ -269,7 +267,7 @@ impl<'a> Round<'a> {
     }
 
     /// Step 2, admissions: best rank first, up to the first that does not fit.
-    fn admit_waiting(&mut self) {
+    pub(super) fn admit_waiting(&mut self) {
         let policy = self.scheduler.config.policy;
         if !self.decision.preempt.is_empty() {
             return;

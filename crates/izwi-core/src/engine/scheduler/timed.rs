@@ -2,10 +2,13 @@
 //!
 //! Must not know blocks.
 
-use super::{DecidedItem, Demand, Grant, Round, ScheduleResult, Sequence, SequenceId};
+use super::decide::{Grant, Round};
+use super::sequence::{Demand, Sequence};
+use super::{DecidedItem, ScheduleResult};
 use crate::engine::qos::budget::{Class, Playing, StepLimits, TimeBudget, can_leave_one, is_late};
 use crate::engine::qos::cost::{StepShape, safety};
 use crate::engine::qos::playback::Playback;
+use crate::engine::types::SequenceId;
 
 /// Seconds owed to bulk work from which on it has a place that streams would take.
 const OWED_PLACE_S: f64 = 0.2;
