@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Durations and spectra of speech by izwi beside those of ONNX Runtime (the int8 export) on the sentences of round_trip/.
+"""Durations and spectra of speech by izwi compared with those of ONNX Runtime (the int8 export) on the sentences of round_trip/.
 
   kokoro_second_opinion.py IZWI ONNX VOICES [--sentences 8] [--voices af_heart,am_adam,bf_emma] [--dtypes auto,f32]
 

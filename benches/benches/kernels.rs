@@ -52,7 +52,7 @@ fn linear(criterion: &mut Criterion) -> Result<()> {
     Ok(())
 }
 
-/// One decoding step's products at every precision, weights cold, beside candle's 8 bits. `RAYON_NUM_THREADS` sets the
+/// One decoding step's products at every precision, weights cold, compared with candle's 8 bits. `RAYON_NUM_THREADS` sets the
 /// threads of both.
 fn precisions(criterion: &mut Criterion) -> Result<()> {
     const SIDE: usize = 1024;

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::clips::{self, Clip};
 
-/// Pause before each recording of a stream and behind the last, in samples.
+/// Pause before each recording of a stream and after the last, in samples.
 const PAUSE: usize = 3 * clips::RATE_HZ as usize / 2;
 /// Samples of a message: 100 ms.
 const MESSAGE: usize = clips::RATE_HZ as usize / 10;
@@ -39,7 +39,7 @@ pub struct Dictated {
     pub text: String,
     /// Turns whose text is not what was committed.
     pub revised: usize,
-    /// What was committed of the turn that goes on.
+    /// What was committed of the turn in progress.
     turn: String,
 }
 

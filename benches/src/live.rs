@@ -62,7 +62,7 @@ const ANSWER_FRAMES: usize = 40;
 /// The conversation model's name, and its small checkpoint.
 const CHAT: &str = "lfm2-audio-1.5b";
 const TINY_CHAT: &str = "tests/golden/lfm2_audio";
-/// Time behind an answer that is refused.
+/// Time after an answer that is refused.
 const PAUSE_OF_REFUSED: Duration = Duration::from_secs(1);
 /// Audio that a listener keeps ahead of its player.
 const AHEAD: Duration = Duration::from_millis(500);
@@ -237,7 +237,7 @@ struct Answers {
     underrun: Duration,
 }
 
-/// Asks for one answer after another until then, each behind the playback of the last.
+/// Asks for one answer after another until then, each after the playback of the last.
 async fn converse(server: Arc<TestServer>, until: Instant) -> Result<Answers> {
     let mut answers = Answers::default();
     let mut session = server.chat().await?;
@@ -286,7 +286,7 @@ fn length(bytes: &[u8]) -> Duration {
     Duration::from_secs_f64(bytes.len() as f64 / 2.0 / 24_000.0)
 }
 
-/// The clients beside the listeners.
+/// The clients alongside the listeners.
 struct Others {
     transcriptions: Option<JoinHandle<Result<usize>>>,
     dictations: Vec<JoinHandle<Result<Vec<f64>>>>,

@@ -3,7 +3,7 @@
 //!
 //! A stream is the recordings of `assets/speech/` with pauses, alone or over noise or music; in the pauses too. Reports how
 //! long after a word its text is committed, the processor time, words that were changed after they were committed, and the
-//! errors beside those of the same recordings transcribed as files.
+//! errors compared with those of the same recordings transcribed as files.
 
 #![allow(clippy::print_stdout, reason = "the report is this program's output")]
 
@@ -167,7 +167,7 @@ fn cpu_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").context("this bench needs Linux")?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
-    // utime and stime are fields 14 and 15, the third is the first behind the name.
+    // utime and stime are fields 14 and 15, the third is the first after the name.
     let total = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
     Ok(Duration::from_secs_f64(total.context("/proc/self/stat has other fields")? / TICKS_PER_S))
 }

@@ -31,7 +31,7 @@ COMMANDS = [
     "izwi dictate",
 ]
 COLUMNS, ROWS = 96, 40
-# Seconds: the last picture at the start, one typed character, the pause behind a command.
+# Seconds: the last picture at the start, one typed character, the pause after a command.
 POSTER_S, TYPED_S, PAUSE_S = 3.0, 0.03, 0.8
 # Speech of a microphone: 16 kHz, 16 bits, a tenth of a second at a time, and silence until the program ends.
 RECORDER = """#!/usr/bin/env python3

@@ -87,13 +87,13 @@ def check_speech():
 
     raw = speech.with_raw_response
     settings = VoiceSettings(stability=0.5, similarity_boost=0.7, style=0.1, use_speaker_boost=True)
-    with raw.convert(VOICE, text="Hi.", voice_settings=settings, previous_text="Before.", next_text="Behind.",
+    with raw.convert(VOICE, text="Hi.", voice_settings=settings, previous_text="Before.", next_text="After.",
                      apply_text_normalization="on", language_code="en") as response:
         ignored = response.headers["x-ignored-fields"].split(", ")
         assert response.headers["content-type"] == "audio/mpeg"
         joined(response.data)
     assert {"language_code", "previous_text", "next_text", "voice_settings.stability", "voice_settings.style"} <= set(ignored), ignored
-    passed("ignored fields are told")
+    passed("ignored fields are reported")
 
 
 def check_formats():
@@ -115,7 +115,7 @@ def check_characters(characters, starts, ends, length):
     assert starts == sorted(starts) and ends == sorted(ends)
     assert all(start <= end for start, end in zip(starts, ends))
     assert 0.0 <= starts[0] < 0.5 and abs(ends[-1] - length) < 0.002, (starts[0], ends[-1], length)
-    # The second sentence begins behind a pause, around the middle.
+    # The second sentence begins after a pause, around the middle.
     at = TEXT.index("Then")
     assert 0.4 * length < starts[at] < 0.7 * length, starts[at]
 

@@ -74,7 +74,7 @@ def snr_db(expected: np.ndarray, found: np.ndarray) -> float:
 def low_band(samples: np.ndarray, rate: int, limit: float) -> np.ndarray:
     """Spectrum below `limit` Hz, scaled to be independent of the rate.
 
-    Zeros behind the signal keep its ends apart, and fill whole seconds: then the same index is the same frequency at every rate.
+    Zeros after the signal keep its ends apart, and fill whole seconds: then the same index is the same frequency at every rate.
     """
     seconds = -(-2 * len(samples) // rate)
     return np.fft.rfft(samples, seconds * rate)[: int(limit * seconds)] / rate

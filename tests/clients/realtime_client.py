@@ -344,7 +344,7 @@ async def interruptions(talk: Talk, sentence: str) -> None:
     heard = 1 + HEARD_EMISSIONS
     spoken = 1 + -(-(stopped.audio_end_ms - started.audio_start_ms) // 100)
     assert response.usage.input_tokens == asked + heard + spoken + 1, (response.usage, asked, heard, spoken)
-    passed("the turn behind an interruption knows what was heard, and no more")
+    passed("the turn after an interruption knows what was heard, and no more")
 
     await connection.conversation.item.truncate(item_id=item_id, content_index=0, audio_end_ms=HEARD_MS + 1)
     truncated = await talk.until("conversation.item.truncated")
@@ -427,7 +427,7 @@ async def model(client, name: str, sentence: str) -> None:
         await talk.append(pcm(silence(1)))
         response, events = await talk.answer()
         assert response.status in ("completed", "incomplete"), response
-        passed("the model answers behind an interruption")
+        passed("the model answers after an interruption")
 
 
 async def main(what: str, base_url: str, *arguments: str) -> None:

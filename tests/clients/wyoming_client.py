@@ -167,7 +167,7 @@ async def streamed_speech(server: Server) -> None:
         seconds = sum(AudioChunk.from_event(event).seconds for event in events[1:-2])
         # The text was spoken once: some 90 characters.
         assert 3 < seconds < 11, seconds
-        # The connection goes on.
+        # The connection continues.
         for event in [SynthesizeStart().event(), SynthesizeStop().event(), Ping().event()]:
             await client.write_event(event)
         assert SynthesizeStopped.is_type((await client.read_event()).type)
@@ -300,7 +300,7 @@ async def errors(server: Server) -> None:
     await server.refused("out_of_order", "format", start, AudioChunk(8_000, 2, 1, b"ab").event())
     await server.refused("invalid_value", "rate", AudioStart(rate=1, width=2, channels=1).event())
     await server.refused("invalid_value", "language", Transcribe(language="tlh").event(), start, SPEECHLESS, AudioStop().event())
-    passed("errors are told, and end the connection")
+    passed("errors are reported, and end the connection")
 
 
 SPEECHLESS = AudioChunk(16_000, 2, 1, bytes(32_000)).event()

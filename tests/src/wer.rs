@@ -97,7 +97,7 @@ pub fn compare(reference: &str, hypothesis: &str) -> Alignment {
     align(&divided(&reference, &hypothesis), &divided(&hypothesis, &reference))
 }
 
-/// Compounds that the other side writes in two words, written in two as well: "coldhearted" beside "cold-hearted" is
+/// Compounds that the other side writes in two words, written in two as well: "coldhearted" alongside "cold-hearted" is
 /// a spelling, not another word.
 fn divided(words: &[String], other: &[String]) -> Vec<String> {
     let halves = |word: &String| {

@@ -102,7 +102,7 @@ async fn a_conversation_continues_after_an_interrupt() -> Result<()> {
         match session.next().await? {
             Incoming::Frame(frame) if frame["type"] == "pong" => break,
             Incoming::Frame(frame) if frame["type"] == "turn.done" => done = Some(frame),
-            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "something behind the end"),
+            Incoming::Frame(_) | Incoming::Audio(_) => ensure!(done.is_none(), "something after the end"),
             other => anyhow::bail!("{other:?}"),
         }
     }

@@ -57,7 +57,7 @@ impl RawSocket {
         Ok((opcode, payload))
     }
 
-    /// The code and the reason of the close frame behind other frames.
+    /// The code and the reason of the close frame after other frames.
     async fn close(&mut self) -> Result<(u16, String)> {
         loop {
             let (opcode, payload) = self.frame().await?;
@@ -76,7 +76,7 @@ impl RawSocket {
     async fn ended(mut self) -> Result<()> {
         let mut rest = Vec::new();
         guarded(self.0.read_to_end(&mut rest)).await?.context("the connection is reset")?;
-        ensure!(rest.is_empty(), "{} bytes behind the close frame", rest.len());
+        ensure!(rest.is_empty(), "{} bytes after the close frame", rest.len());
         Ok(())
     }
 }

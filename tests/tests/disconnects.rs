@@ -20,7 +20,7 @@ async fn a_disconnect_aborts_within_one_step() -> Result<()> {
         let name = format!("leaver-{kind}");
         let (gate, script) = Gate::new(|_| true);
         let setup = Setup::tokens(&name).script(script);
-        // A session that may be resumed goes on for a while.
+        // A session that may be resumed continues for a while.
         let setup = setup.server(|server| server.resume_window = Duration::ZERO);
         let server = setup.start().await?;
         // Three steps of 80 ms complete the first chunk; the fourth waits at the gate.

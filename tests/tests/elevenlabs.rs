@@ -112,7 +112,7 @@ fn audio_bytes<'a>(messages: impl IntoIterator<Item = &'a Value>) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_is_flushed_and_closed_is_spoken_to_its_end() -> Result<()> {
-    // Sentences as Pipecat sends them, and as LiveKit does: with a space behind each, flushed one by one.
+    // Sentences as Pipecat sends them, and as LiveKit does: with a space after each, flushed one by one.
     let pipecat = [json!({"text": "We met Dr. Smith."}), json!({"text": "And the taxi waits outside."})];
     let livekit = [
         json!({"text": "We met Dr. Smith. ", "flush": true}),
@@ -219,7 +219,7 @@ async fn a_flood_of_contexts_is_read_no_faster_than_it_is_spoken() -> Result<()>
     gate.open();
     let (messages, code) = rest(&mut session).await?;
     let finals = messages.iter().filter(|message| message["isFinal"] == true).count();
-    ensure!(finals >= 28, "{finals} contexts were spoken before the message behind them was read");
+    ensure!(finals >= 28, "{finals} contexts were spoken before the message after them was read");
     ensure!(
         code == Some(1008) && messages.last().is_some_and(|last| last["param"] == "text"),
         "{messages:?}"

@@ -11,7 +11,7 @@ use izwi_tests::{Incoming, Session, Setup, TestServer};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-/// The first seconds of a recording of speech behind a second of silence, and two of silence behind them.
+/// The first seconds of a recording of speech after a second of silence, and two of silence after them.
 fn speech(seconds: usize) -> Vec<f32> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
     let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
@@ -52,11 +52,11 @@ fn of<'a>(frames: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value>
 
 #[tokio::test]
 async fn what_is_committed_is_the_transcript_of_the_turn() {
-    let server = Setup::listener("ear").start().await.unwrap();
+    let server = Setup::listener("listener").start().await.unwrap();
     let mut session = open(&server).await;
     session.send(json!({"type": "session.config", "word_times": true})).await.unwrap();
     let created = session.expect("session.created").await.unwrap();
-    assert_eq!((&created["model"], &created["sample_rate"]), (&json!("ear"), &json!(16_000)));
+    assert_eq!((&created["model"], &created["sample_rate"]), (&json!("listener"), &json!(16_000)));
     send(&mut session, &speech(3)).await;
     session.send(json!({"type": "input.done"})).await.unwrap();
     let frames = rest(&mut session).await;
@@ -82,7 +82,7 @@ async fn what_is_committed_is_the_transcript_of_the_turn() {
 
 #[tokio::test]
 async fn a_session_without_speech_has_no_text_and_no_configuration_is_needed() {
-    let server = Setup::listener("ear").start().await.unwrap();
+    let server = Setup::listener("listener").start().await.unwrap();
     let mut session = open(&server).await;
     send(&mut session, &noise(4, 0.01)).await;
     session.send(json!({"type": "ping"})).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_session_without_speech_has_no_text_and_no_configuration_is_needed() {
 
 #[tokio::test]
 async fn a_flush_ends_the_turn_that_goes_on() {
-    let server = Setup::listener("ear").start().await.unwrap();
+    let server = Setup::listener("listener").start().await.unwrap();
     let mut session = open(&server).await;
     let speech = speech(3);
     send(&mut session, &speech[..3 * RATE_HZ]).await;
@@ -113,7 +113,7 @@ async fn a_flush_ends_the_turn_that_goes_on() {
 
 #[tokio::test]
 async fn fields_are_refused_by_name_and_the_session_goes_on() {
-    let server = Setup::listener("ear").start().await.unwrap();
+    let server = Setup::listener("listener").start().await.unwrap();
     let mut session = open(&server).await;
     for (field, value) in [
         ("encoding", json!("opus")),

@@ -63,7 +63,7 @@ async fn published_and_cloned_voices_speak_alone_and_together() -> Result<()> {
     let recording = clip(1.5)?;
     let cloned = spoken(&server, json!({"ref_audio": recording})).await?;
     assert!(once != cloned && once != spoken(&server, json!({"seed": 6})).await?);
-    // Beside each other, from the blocks of the same voice: the same bytes.
+    // Side by side, from the blocks of the same voice: the same bytes.
     let (first, second, third) = tokio::join!(
         spoken(&server, json!({})),
         spoken(&server, json!({"voice": "alba"})),

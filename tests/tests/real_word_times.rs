@@ -65,7 +65,7 @@ const MAX_OFFSET_S: f64 = 0.2;
 
 /// A pause between two words is at least so long, in seconds.
 const PAUSE_S: f64 = 0.25;
-/// How far the audio may begin from the start of a word behind a pause.
+/// How far the audio may begin from the start of a word after a pause.
 const ONSET_TOLERANCE_S: f64 = 0.08;
 /// Samples over which loudness is measured: 10 ms.
 const HOP: usize = 240;

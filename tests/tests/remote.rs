@@ -35,7 +35,7 @@ async fn front(config: RemoteConfig) -> Result<TestServer> {
         _ => Registry::new(RegistryConfig::new(&name)),
     };
     registry.set(&name, Slot::Ready(engine));
-    // A session that may be resumed goes on for a while.
+    // A session that may be resumed continues for a while.
     let server = ServerConfig { resume_window: Duration::ZERO, ..ServerConfig::default() };
     TestServer::listen(server, registry, Recorder::install()?).await
 }
@@ -126,9 +126,9 @@ async fn speech_through_a_second_izwi_has_its_samples() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn transcripts_through_a_second_izwi_equal_its_own() -> Result<()> {
     const ROUTE: &str = "/v1/audio/transcriptions";
-    let near = Setup::listener("remote-ear").start().await?;
+    let near = Setup::listener("remote-asr").start().await?;
     let far =
-        front(RemoteConfig::new("remote-ear-far", Task::Asr, vec![near.url("/v1")], "remote-ear")).await?;
+        front(RemoteConfig::new("remote-asr-far", Task::Asr, vec![near.url("/v1")], "remote-asr")).await?;
     let form = |fields: &[(&str, &str)]| {
         let form = Form::new().file("file", &recording(2.5)).text("model", "whisper-1");
         fields.iter().fold(form, |form, (name, value)| form.text(name, value))

@@ -142,7 +142,7 @@ async fn a_connection_is_replaced_before_the_server_knows_that_it_is_lost() -> R
     let mut received = Received::default();
     received.listen(&mut first, 2_400, usize::MAX).await?;
     let mut second = resume(&server, SPEECH, &created, received.samples()).await?;
-    // Behind what was sent already, the first connection ends.
+    // After what was sent already, the first connection ends.
     while first.next().await? != Incoming::Closed(None) {}
     gate.open();
     received.listen(&mut second, u64::MAX, usize::MAX).await?;

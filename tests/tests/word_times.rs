@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// A word with its times in ms.
 type Word = (String, u64, u64);
 
-/// Reads one utterance whose rate is 24 kHz. Each word must come before the chunk in which it starts and behind the one before.
+/// Reads one utterance whose rate is 24 kHz. Each word must come before the chunk in which it starts and after the one before.
 async fn utterance(session: &mut Session) -> Result<(Vec<Word>, u64)> {
     let (mut words, mut samples, mut waiting) = (Vec::new(), 0u64, Vec::new());
     loop {

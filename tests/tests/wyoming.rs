@@ -78,7 +78,7 @@ impl Client {
     async fn refused(mut self, code: &str) -> Result<String> {
         let event = self.expect("error").await?;
         ensure!(event.data["code"] == code, "{event:?}");
-        ensure!(self.next().await?.is_none(), "the connection goes on behind an error");
+        ensure!(self.next().await?.is_none(), "the connection goes on after an error");
         Ok(event.data["text"].as_str().unwrap_or_default().to_owned())
     }
 }

@@ -77,7 +77,7 @@ pub(crate) struct Client {
     pub(crate) seed: u64,
 }
 
-/// Seconds of audio of a live stream on the average.
+/// Seconds of audio of a live stream on average.
 pub(crate) fn mean_length_s() -> f64 {
     (TEXT.1 - TEXT.0) / (TEXT.1 / TEXT.0).ln() / CHARS_PER_S
 }

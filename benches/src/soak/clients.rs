@@ -284,7 +284,7 @@ impl<'a> Clients<'a> {
         Ok(ended)
     }
 
-    /// Loses a connection and goes on where it was.
+    /// Loses a connection and continues where it was.
     async fn resume(&self, which: Utterance, dice: &mut Dice) -> Result<Ended> {
         let mut session = self.begin(which).await?;
         let created = session.frame().await?;

@@ -20,7 +20,7 @@ const EARLY_CHUNKS: usize = 5;
 
 /// Lengths of the chunks of an utterance, in samples: all the same, or short ones at the start.
 ///
-/// A first chunk of its own length is for early audio. The chunks behind it have its length too, until the listener has as much
+/// A first chunk of its own length is for early audio. The chunks after it have its length too, until the listener has as much
 /// as five common chunks: a longer one would not be complete when the short one before it is played, unless the generator is
 /// much faster than real time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Chunker {
         self.emit(Vec::new(), false)
     }
 
-    /// Ends the utterance and returns the rest, marked final. It is empty if no sample was pushed, or none behind a chunk that
+    /// Ends the utterance and returns the rest, marked final. It is empty if no sample was pushed, or none after a chunk that
     /// was not held.
     pub fn finish(mut self) -> Chunk {
         let rest = std::mem::take(&mut self.buffer);

@@ -87,7 +87,7 @@ pub type Watch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 /// Decodes a file to mono samples at `rate_hz`, each finite and in −1.0..=1.0.
 ///
 /// Reads wav, flac, mp3, ogg (vorbis, opus, flac), mp4/m4a (aac-lc, alac), mkv/webm, aiff and caf. Channels are
-/// averaged. No allocation depends on the sizes in a header: beside the result, memory holds one packet and one block
+/// averaged. No allocation depends on the sizes in a header: besides the result, memory holds one packet and one block
 /// of the resampler. A truncated file gives the samples it has; a limited number of packets that cannot be decoded is
 /// skipped. The work is bounded by the size of the file and the longest recording.
 ///

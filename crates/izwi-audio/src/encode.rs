@@ -1,6 +1,6 @@
 //! Encoders: mono samples in, bytes of an audio format out, block by block.
 //!
-//! Owns the table of formats; a format is one file beside this one and one line in [`FORMATS`]. Knows no protocol and
+//! Owns the table of formats; a format is one file next to this one and one line in [`FORMATS`]. Knows no protocol and
 //! no client.
 
 mod encoder;

@@ -1,6 +1,6 @@
 //! An audio file that is written while its audio is made. It can be ended at any time, and is valid then.
 //!
-//! Until it ends it grows beside its path, as NAME.XXXXXX.part, with the header of a stream: players read it. Knows no engine.
+//! Until it ends it grows next to its path, as NAME.XXXXXX.part, with the header of a stream: players read it. Knows no engine.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};

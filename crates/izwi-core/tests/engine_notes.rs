@@ -1,4 +1,4 @@
-//! What is told of a text that is said otherwise than it is written: markup and foreign languages.
+//! What is reported of a text that is said otherwise than it is written: markup and foreign languages.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -13,7 +13,7 @@ fn home() -> PathBuf {
 fn run(example: &str) -> String {
     let home = home();
     assert!(home.join("models").is_dir(), "no models under {}; run `cargo xtask pull`", home.display());
-    // Examples lie beside the folder of the test's own executable.
+    // Examples lie next to the folder of the test's own executable.
     let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("examples");
     assert!(
         folder.join(example).is_file(),

@@ -14,7 +14,7 @@ const LEAST: f32 = 1e-30;
 /// Rows `[rows, inputs]` at 8 bits: the largest value of a row is ±127. Rows that were not written are zero.
 #[derive(Debug, Clone)]
 pub struct QuantisedRows {
-    values: Vec<i8>, // [rows, stride], as [`Int8Isa::keep`] writes them, zero behind the inputs
+    values: Vec<i8>, // [rows, stride], as [`Int8Isa::keep`] writes them, zero after the inputs
     scales: Vec<f32>,
     corrections: Vec<i32>, // see [`Int8Isa::start`]
     inputs: usize,

@@ -1,4 +1,4 @@
-//! The measured speeds of a model on Metal and on the CPU, in a small JSON file beside its weights, so that a later load
+//! The measured speeds of a model on Metal and on the CPU, in a small JSON file next to its weights, so that a later load
 //! need not measure again.
 //!
 //! A missing, damaged or older file only costs another measurement. Knows no device and no tensor.

@@ -34,7 +34,7 @@ pub struct BatchEntry<'a> {
     /// Blocks of the pool that hold this sequence's positions, in order. Empty for [`Work::Units`].
     pub block_table: &'a [u32],
     /// Block tables of the further branches of a search (see [`StepOutput::parents`]), each of which computes the same
-    /// positions with tokens of its own; empty without one. A search whose blocks were freed begins again behind its prompt:
+    /// positions with tokens of its own; empty without one. A search whose blocks were freed begins again after its prompt:
     /// its next entry has `begins` set.
     pub branch_tables: &'a [Vec<u32>],
 }

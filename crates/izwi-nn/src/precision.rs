@@ -18,7 +18,7 @@ pub(crate) fn weight_type(precision: Precision) -> WeightType {
     }
 }
 
-/// The precision of a codec beside large weights of `precision`: [`Precision::Bf16`] if those are rounded too and the
+/// The precision of a codec alongside large weights of `precision`: [`Precision::Bf16`] if those are rounded too and the
 /// processor multiplies pairs of bf16 faster than f32, else [`Precision::F32`].
 #[must_use]
 pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
@@ -29,7 +29,7 @@ pub fn codec_precision(precision: Precision, device: &Device) -> Precision {
     }
 }
 
-/// The precision of convolutions over normalised rows beside large weights of `precision`: [`Precision::Q8`] if those are 8
+/// The precision of convolutions over normalised rows alongside large weights of `precision`: [`Precision::Q8`] if those are 8
 /// bits or fewer and the processor multiplies bytes several times faster than f32, else that of a codec.
 #[must_use]
 pub fn normed_conv_precision(precision: Precision, device: &Device) -> Precision {

@@ -17,7 +17,7 @@ use crate::upstreams::Outcome;
 const MAX_ERROR_BYTES: usize = 16 << 10;
 /// The most characters of a server's message that reach a client.
 const MAX_MESSAGE_CHARS: usize = 300;
-/// The fewest bytes per second of a transcript that is being sent, beside pauses.
+/// The fewest bytes per second of a transcript that is being sent, besides pauses.
 const MIN_BYTES_PER_S: f64 = 1_024.0;
 /// Suggested time until a retry where the server tells none.
 const DEFAULT_RETRY: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ use crate::upstreams::{Attempt, Outcome};
 
 /// The most audio of one answer, in seconds: a server that does not end is cut.
 const MAX_AUDIO_S: u64 = 3_600;
-/// Seconds that a second of audio may take, beside pauses of `idle_timeout`.
+/// Seconds that a second of audio may take, besides pauses of `idle_timeout`.
 const SLOWEST: u32 = 10;
 /// Content types of raw samples. A server that states none is taken at its word.
 const RAW_TYPES: [&str; 6] =

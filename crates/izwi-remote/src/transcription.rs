@@ -23,7 +23,7 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// Options that OpenAI's API has, as fields of a form.
 const SENT: [&str; 4] = ["language", "prompt", "temperature", "timestamp_granularities[]"];
-/// Options that some servers have beside them.
+/// Options that some servers have alongside them.
 const EXTENSIONS: [&str; 1] = ["seed"];
 /// The option of which servers that tell no times have no field.
 const TIMES: &str = "timestamp_granularities";
@@ -194,7 +194,7 @@ impl Transcript {
     }
 }
 
-/// A time within the recording, or a little behind its end, since models round up.
+/// A time within the recording, or a little after its end, since models round up.
 fn time(value: f64, duration_s: f64) -> f64 {
     const ROUNDED_S: f64 = 1.0;
     if value.is_finite() { value.clamp(0.0, duration_s + ROUNDED_S) } else { 0.0 }

@@ -12,9 +12,9 @@ use crate::traces::Traces;
 pub struct ServerConfig {
     /// Key that `/v1/*` requires; `None` for no key.
     pub api_key: Option<String>,
-    /// Host names accepted in `Host` beside loopback names and the bound address.
+    /// Host names accepted in `Host` besides loopback names and the bound address.
     pub allowed_hosts: Vec<String>,
-    /// Origins accepted beside loopback ones, written as browsers send them: `https://app.example.com`.
+    /// Origins accepted besides loopback ones, written as browsers send them: `https://app.example.com`.
     pub allowed_origins: Vec<String>,
     /// Saved voices; `None` saves none.
     pub voices: Option<VoiceStore>,
@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub max_upload_bytes: usize,
     /// The most bytes of the head of a request.
     pub max_header_bytes: usize,
-    /// The most connections, beside a few for probes. A new one takes the place of one that waits for a request.
+    /// The most connections, besides a few for probes. A new one takes the place of one that waits for a request.
     pub max_connections: usize,
     /// The most connections of one peer: an IPv4 address, or the first 64 bits of an IPv6 address. Loopback may have four
     /// times as many.
@@ -66,7 +66,7 @@ pub struct ServerConfig {
     pub header_timeout: Duration,
     /// How long a connection is kept for a next request.
     pub keep_alive_timeout: Duration,
-    /// The fewest bytes per second of a request's body, beside pauses of a few seconds; 0 for no limit.
+    /// The fewest bytes per second of a request's body, besides pauses of a few seconds; 0 for no limit.
     pub min_body_rate: u64,
     /// How long a request's body may take.
     pub body_timeout: Duration,
@@ -92,9 +92,9 @@ pub struct ServerConfig {
 /// How many requests of the largest size fit into the upload memory.
 const LARGEST_UPLOADS: usize = 4;
 
-/// Places for probes beside the ordinary ones.
+/// Places for probes besides the ordinary ones.
 pub(crate) const PROBE_PLACES: usize = 32;
-/// Files that the process needs beside those of connections: weights, voices, the log, the runtime.
+/// Files that the process needs besides those of connections: weights, voices, the log, the runtime.
 const OTHER_FILES: usize = 128;
 /// The fewest connections that a server is useful with.
 const MIN_CONNECTIONS: usize = 16;

@@ -45,7 +45,7 @@ impl Limits {
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It waits for the head of a request: from its start, or since the first byte behind a response.
+    /// It waits for the head of a request: from its start, or since the first byte after a response.
     Head,
     /// It waits for the first byte of the next request.
     KeepAlive,

@@ -167,7 +167,7 @@ pub enum ApiError {
     /// The request loads no model, and this one is not in memory.
     #[error("model '{0}' is not loaded; this route loads no model, a request for speech does")]
     ModelNotLoaded(String),
-    /// The model does not fit into the memory budget beside the models in use.
+    /// The model does not fit into the memory budget next to the models in use.
     #[error("model '{id}' needs {need} bytes; {used} of the memory budget of {budget} bytes are in use; {}",
         if *.may_fit_later { "try again later" } else { "raise memory_budget_mib or choose a smaller model" })]
     NoRoom {

@@ -120,7 +120,7 @@ pub(crate) fn expect_object(bytes: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-/// Fields of a request beside which the members of its options stand in the same JSON object.
+/// Fields of a request alongside which the members of its options stand in the same JSON object.
 pub(crate) trait WithOptions: DeserializeOwned {
     /// The options: a table of `izwi-types`.
     type Options: DeserializeOwned;

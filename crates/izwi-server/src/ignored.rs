@@ -11,13 +11,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Names of the ignored fields, percent-encoded, separated by commas.
 const HEADER: &str = "x-ignored-fields";
-/// Names that are told of one request.
+/// Names that are reported of one request.
 const MAX_NAMES: usize = 16;
 /// Names that are looked at: more than there are fields of a request.
 const MAX_SEEN: usize = 128;
 /// Names that are remembered as logged.
 const MAX_LOGGED: usize = 256;
-/// What a name consists of beside letters and digits.
+/// What a name consists of besides letters and digits.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'[').remove(b']');
 
 /// Names of ignored fields, in order of the alphabet.

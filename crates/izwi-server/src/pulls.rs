@@ -1,6 +1,6 @@
 //! Pulls of models while the server runs: which run, how far they are, and why the last one failed.
 //!
-//! A pull goes on when the client that began it leaves, and ends with the process; the store resumes it later. Knows no
+//! A pull continues when the client that began it leaves, and ends with the process; the store resumes it later. Knows no
 //! route and no wire type.
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl Pulls {
         lock(&self.jobs).values().any(|job| job.failure.is_none())
     }
 
-    /// Begins to pull a model, and calls `installed` at its end if it succeeds. A pull that runs already goes on.
+    /// Begins to pull a model, and calls `installed` at its end if it succeeds. A pull that runs already continues.
     pub(crate) fn begin(
         &self,
         name: &str,

@@ -1,6 +1,6 @@
 //! What is known of a request or a session at its end: sizes, times, names of models. The access log and the traces tell it.
 //!
-//! Knows no text, no audio, no key and no address. A record ends when its last handle is dropped: behind the last byte of
+//! Knows no text, no audio, no key and no address. A record ends when its last handle is dropped: after the last byte of
 //! a response, at the end of a session, or when the client leaves.
 
 mod access_log;
@@ -230,7 +230,7 @@ pub(crate) fn closed(code: u16) {
     find(|findings| findings.close_code = Some(code));
 }
 
-/// The connection of a session goes on as that of another one.
+/// The connection of a session continues as that of another one.
 pub(crate) fn handed_over() {
     find(|findings| findings.is_complete = true);
 }

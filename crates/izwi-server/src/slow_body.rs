@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::state::AppState;
 
-/// How long a body may pause, at first and behind enough bytes.
+/// How long a body may pause, at first and after enough bytes.
 const CREDIT: Duration = Duration::from_secs(10);
 
 /// The body came too slowly.

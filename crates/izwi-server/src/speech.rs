@@ -29,7 +29,7 @@ const REFERENCE_NAME: &str = "ref_audio";
 
 /// What a text without words is spoken as.
 const SILENCE: Duration = Duration::from_millis(200);
-/// The most characters of it that are told.
+/// The most characters of it that are reported.
 const MAX_UNSPOKEN: usize = 32;
 
 /// Voice cloning from a recording that comes with the request.
@@ -380,7 +380,7 @@ impl SpeechChunks {
         headers
     }
 
-    /// The next chunk; `None` behind the last one, and behind an error.
+    /// The next chunk; `None` after the last one, and after an error.
     pub(crate) async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
         if self.is_over {
             return None;

@@ -20,7 +20,7 @@ pub(crate) use self::span::RequestSpan;
 
 /// Name of the service where no variable sets one.
 const SERVICE_NAME: &str = "izwi";
-/// Path of traces behind a base endpoint (<https://opentelemetry.io/docs/specs/otlp/#otlphttp-request>).
+/// Path of traces after a base endpoint (<https://opentelemetry.io/docs/specs/otlp/#otlphttp-request>).
 const PATH: &str = "/v1/traces";
 
 /// Which exporter is used.

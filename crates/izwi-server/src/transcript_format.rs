@@ -35,7 +35,7 @@ pub enum AsrTask {
     Translate,
 }
 
-/// A transcript to write, and what the verbose form needs beside it.
+/// A transcript to write, and what the verbose form needs besides it.
 #[derive(Debug, Clone, Copy)]
 pub struct FinishedTranscript<'a> {
     /// The transcript.
@@ -46,11 +46,11 @@ pub struct FinishedTranscript<'a> {
     pub duration_s: f64,
     /// Whether the verbose form lists words.
     pub with_words: bool,
-    /// What the plain JSON form has beside the text.
+    /// What the plain JSON form has besides the text.
     pub extras: JsonExtras,
 }
 
-/// What [`TranscriptFormat::Json`] has beside the text; by default usage by the length of the recording.
+/// What [`TranscriptFormat::Json`] has besides the text; by default usage by the length of the recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JsonExtras {
     /// The log-probability of each token.

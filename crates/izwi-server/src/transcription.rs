@@ -67,7 +67,7 @@ impl CheckedRequest {
         })
     }
 
-    /// What a plain JSON transcript has beside its text. Models of a name that is billed by tokens tell tokens.
+    /// What a plain JSON transcript has besides its text. Models of a name that is billed by tokens tell tokens.
     pub(crate) fn extras(&self, stats: &RequestStats) -> JsonExtras {
         let tokens = TokenUsage { input: stats.prompt_tokens, output: stats.generated_tokens };
         JsonExtras {

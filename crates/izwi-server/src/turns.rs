@@ -62,7 +62,7 @@ pub(crate) struct TurnDetector {
     origin_ms: u64,
     /// Samples that were pushed.
     samples: u64,
-    /// Start of the turn that goes on.
+    /// Start of the turn in progress.
     turn_start_ms: Option<u64>,
     last_end_ms: u64,
 }
@@ -115,7 +115,7 @@ impl TurnDetector {
         events
     }
 
-    /// Ends the turn that goes on, if one does, without waiting for silence.
+    /// Ends the turn in progress, if one does, without waiting for silence.
     pub(crate) fn end_turn(&mut self) -> Option<TurnEvent> {
         self.vad.end_span();
         let start_ms = self.turn_start_ms.take()?;
@@ -123,7 +123,7 @@ impl TurnDetector {
         Some(TurnEvent::SpeechStopped { start_ms, end_ms: self.last_end_ms })
     }
 
-    /// Whether a turn goes on.
+    /// Whether a turn continues.
     pub(crate) fn is_speaking(&self) -> bool {
         self.turn_start_ms.is_some()
     }
@@ -133,7 +133,7 @@ impl TurnDetector {
         self.origin_ms + self.samples / SAMPLES_PER_MS
     }
 
-    /// From where on audio belongs to the turn that goes on, or to one that is told later.
+    /// From where on audio belongs to the turn in progress, or to one that is reported later.
     pub(crate) fn needed_from_ms(&self) -> u64 {
         self.turn_start_ms.unwrap_or_else(|| self.padded(self.vad.next_start()))
     }

@@ -15,7 +15,7 @@ pub struct OptionRow<'a> {
     pub alias: Option<&'static str>,
     /// A sentence or two for clients, in Markdown.
     pub description: &'static str,
-    /// What a model that takes it does, behind "this model does not".
+    /// What a model that takes it does, after "this model does not".
     pub ability: &'static str,
     /// The flag of the command line that sets it; `None` without one.
     pub flag: Option<OptionFlag>,

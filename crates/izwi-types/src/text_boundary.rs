@@ -5,9 +5,9 @@ const FULL_WIDTH: &str = "，。、！？；：…（）「」『』《》";
 
 /// Bytes of `text`, from its start, whose tokens stay the same whatever follows, in the tokenizers of GPT-2 and its
 /// successors: these split a text into letters, digits, punctuation and white space before they merge, normalise at most
-/// to NFC, and attach a space to the word behind it and a line break to the punctuation before it.
+/// to NFC, and attach a space to the word after it and a line break to the punctuation before it.
 ///
-/// A text ends there before a space behind a word, behind a line break, and before full-width punctuation. Scripts without
+/// A text ends there before a space after a word, after a line break, and before full-width punctuation. Scripts without
 /// these have no such place within a clause.
 #[must_use]
 pub fn stable_end(text: &str) -> usize {
@@ -24,7 +24,7 @@ fn is_boundary(before: char, after: char) -> bool {
     }
 }
 
-/// Whether it is a letter or digit that joins no punctuation behind it.
+/// Whether it is a letter or digit that joins no punctuation after it.
 fn ends_a_word(character: char) -> bool {
     let is_ideograph = matches!(character, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}');
     character.is_ascii_alphanumeric() || (is_ideograph && character.is_alphabetic())

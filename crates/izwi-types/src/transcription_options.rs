@@ -75,7 +75,7 @@ transcription_options! {
     temperature: Option<f32> = Number(0.0..=1.0, Some(0.0)), "draw tokens";
     /// Seed of all randomness.
     seed: Option<u64> = Whole(0..=u64::MAX), "draw tokens";
-    /// What the answer has beside the text. `logprobs` needs `response_format` `json`.
+    /// What the answer has besides the text. `logprobs` needs `response_format` `json`.
     include / "include[]": Vec<String> = List(ListLimits::of(&["logprobs"])), "give log-probabilities";
     /// How speech is found in the recording. Without it as with `auto`.
     chunking_strategy: Option<ChunkingStrategy> = Chunking(), "take parameters of speech detection";

@@ -14,12 +14,12 @@ pub enum Work {
         prompt: Arc<[u64]>,
         /// Encoders that run before the positions of the prompt.
         encoders: Arc<[EncoderWork]>,
-        /// The most branches into which [`StepOutput::parents`] may fork it behind the prompt; 1 without a search.
+        /// The most branches into which [`StepOutput::parents`] may fork it after the prompt; 1 without a search.
         branches: usize,
     },
     /// Units of fixed size, one per step, in order, without KV cache. Each entry is a unit's size in tokens.
     Units(Arc<[usize]>),
-    /// An encoder in parts, one per step, in order, without KV cache: the pass behind it needs its output. Each entry is a
+    /// An encoder in parts, one per step, in order, without KV cache: the pass after it needs its output. Each entry is a
     /// part's cost in tokens of the step budget; they do not count as tokens of the input.
     Encoder(Arc<[usize]>),
 }
@@ -70,7 +70,7 @@ pub struct TextProgress {
 /// A word of the text of an utterance, and when it is spoken.
 ///
 /// The spans of an utterance's words follow each other without a gap: white space, and text that is not spoken, belongs to
-/// the word behind it, and at the end of the text to the last word. Written words that are spoken as one phrase are one
+/// the word after it, and at the end of the text to the last word. Written words that are spoken as one phrase are one
 /// word (`7:30 pm`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpokenWord {
@@ -80,7 +80,7 @@ pub struct SpokenWord {
     pub text_end: usize,
     /// First sample of its first sound.
     pub sample_start: u64,
-    /// End of its last sound, without a pause behind it.
+    /// End of its last sound, without a pause after it.
     pub sample_end: u64,
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn write(root: &Path, out: &Path) -> Result<()> {
     fs::write(out.join(PAGE), filled).with_context(|| format!("cannot write {PAGE}"))
 }
 
-/// The page with the code block behind each marker replaced by its region.
+/// The page with the code block after each marker replaced by its region.
 fn fill(page: &str, read: impl Fn(&str) -> Result<String>) -> Result<String> {
     let mut filled = String::new();
     let mut lines = page.lines();

@@ -48,7 +48,7 @@ pub(crate) fn parse(args: &[&str]) -> Option<Order> {
     Some(Order { target, seconds })
 }
 
-/// Fuzzes the targets one after another. Goes on behind a finding, and fails at the end.
+/// Fuzzes the targets one after another. Continues after a finding, and fails at the end.
 pub(crate) fn run(root: &Path, steps: &mut Steps, order: &Order) -> Result<()> {
     let fuzzer = build(root, steps)?;
     let listed = process::output(&mut Command::new(&fuzzer)).context("the fuzzer lists no targets")?;

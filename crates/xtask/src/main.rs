@@ -66,7 +66,7 @@ chores:
   packaging                 static checks of the installer, the image, the workflows and the client packages
   packages                  builds the packages for this machine in release mode, and tries each; not in `ci`
   archive                   builds the release archive for this machine
-  release-files DIR ADDRESS writes sums, formula and installer beside the archives in DIR, for the repository at ADDRESS
+  release-files DIR ADDRESS writes sums, formula and installer alongside the archives in DIR, for the repository at ADDRESS
   darwin                    types and lints of the workspace for Macs with Apple Silicon
   monitoring                alert rules, their tests, and the dashboard, read by Prometheus' promtool
   deploy                    configurations of balancers, and the Helm chart, read by their programs; not in `ci`

@@ -50,7 +50,7 @@ TWICE = {
         ),
     ],
 }
-# Sources in which threads leave before others meet at a simdgroup operation: of a product, the rows behind its end.
+# Sources in which threads leave before others meet at a simdgroup operation: of a product, the rows after its end.
 LEAVES = {"gemv.metal"}
 
 

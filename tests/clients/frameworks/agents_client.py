@@ -107,7 +107,7 @@ async def voice_pipeline(server: Server, first: str, second: str) -> None:
             assert "nobody" in f"{error} {error.__cause__}", error
         else:
             raise AssertionError(f"{models} is accepted")
-    passed("an unknown model is told")
+    passed("an unknown model is reported")
 
 
 async def realtime(server: Server, first: str, second: str) -> None:
@@ -167,7 +167,7 @@ async def realtime(server: Server, first: str, second: str) -> None:
         assert "nobody" in str(error), error
     else:
         raise AssertionError("an unknown model is accepted")
-    passed("an unknown model is told")
+    passed("an unknown model is reported")
 
 
 PARTS = {"pipeline": voice_pipeline, "realtime": realtime}

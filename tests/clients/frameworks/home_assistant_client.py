@@ -110,7 +110,7 @@ async def main(folder: str, url: str, host: str, port: str, first: str) -> None:
         raise AssertionError("an unknown voice is accepted")
     result = await hear(recording(first, RATE).tobytes(), "tlh")
     assert result.result is ha.stt.SpeechResultState.ERROR, result
-    passed("errors are told")
+    passed("errors are reported")
     await asyncio.gather(*entry.tasks)
     await server.idle()
 

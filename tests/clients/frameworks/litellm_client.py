@@ -53,7 +53,7 @@ async def main(url: str, first: str) -> None:
     refuses(litellm.speech, model="openai/nobody", input="Hi.", voice="alloy", api_base=server.v1, **options)
     with open(first, "rb") as file:
         refuses(litellm.transcription, model="openai/nobody", file=file, api_base=server.v1, **options)
-    passed("an unknown model is told")
+    passed("an unknown model is reported")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PATIENT = APIConnectOptions(max_retry=0, timeout=TIMEOUT_S)
 
 
 def frames(path: str, silence_s: float = 0) -> list[rtc.AudioFrame]:
-    """A recording in pieces of 20 ms, and silence behind it."""
+    """A recording in pieces of 20 ms, and silence after it."""
     audio = recording(path, RATE).tobytes() + bytes(2 * int(RATE * silence_s))
     size = 2 * RATE // 50
     pieces = [audio[at : at + size] for at in range(0, len(audio) - size + 1, size)]
@@ -93,7 +93,7 @@ async def hear(recognizer, paths: list[str]) -> None:
 async def openai_plugin(server: Server, session, *paths: str) -> None:
     await speak(server, openai.TTS(base_url=server.v1, api_key=KEY))
     await refuses(openai.TTS(base_url=server.v1, api_key=KEY, model="nobody").synthesize("Hi.", conn_options=PATIENT).collect())
-    passed("an unknown model is told")
+    passed("an unknown model is reported")
 
     recognizer = openai.STT(base_url=server.v1, api_key=KEY)
     event = await recognizer.recognize(frames(paths[0]), conn_options=PATIENT)
@@ -111,14 +111,14 @@ async def elevenlabs_plugin(server: Server, session, *paths: str) -> None:
     # Several connections of the plugin's life: words in a schedule instead of sentences.
     await speak(server, elevenlabs.TTS(voice_id="heart", chunk_length_schedule=[50, 80], encoding="pcm_24000", **options))
     await refuses(elevenlabs.TTS(voice_id="nobody", **options).synthesize("Hi.", conn_options=PATIENT).collect())
-    passed("an unknown voice is told")
+    passed("an unknown voice is reported")
 
 
 async def deepgram_plugin(server: Server, session, *paths: str) -> None:
     speaks = {"base_url": f"{server.v1}/speak", "api_key": KEY, "http_session": session}
     await speak(server, deepgram.TTS(**speaks))
     await refuses(deepgram.TTS(model="nobody", **speaks).synthesize("Hi.", conn_options=PATIENT).collect())
-    passed("an unknown voice is told")
+    passed("an unknown voice is reported")
 
     listens = {"base_url": f"{server.v1}/listen", "api_key": KEY, "http_session": session}
     recognizer = deepgram.STT(**listens)
@@ -178,7 +178,7 @@ async def realtime(server: Server, session, *paths: str) -> None:
     await listen(await asyncio.wait_for(talk.generate_reply(), TIMEOUT_S))
     assert speech and not errors, (speech, errors)
     await talk.aclose()
-    passed("a reply behind items of both roles")
+    passed("a reply after items of both roles")
 
 
 class Keeper(logging.Handler):

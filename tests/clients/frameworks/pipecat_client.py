@@ -275,7 +275,7 @@ async def errors(server: Server, *_: str) -> None:
             told = lambda: [*run.observer.errors.values(), *warnings]  # noqa: B023
             await until(f"{name} tells the name", lambda: any("nobody" in error for error in told()))  # noqa: B023
         warnings.clear()
-    passed("an unknown name is told by every TTS service")
+    passed("an unknown name is reported by every TTS service")
 
 
 warnings = []

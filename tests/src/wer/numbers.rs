@@ -373,7 +373,7 @@ fn ordinal(value: u64) -> String {
     format!("{value}{ending}")
 }
 
-/// Joins numbers with what stands beside them: money, percent, units, hours, days of a month.
+/// Joins numbers with what stands alongside them: money, percent, units, hours, days of a month.
 pub(super) fn with_signs(words: &[String]) -> Vec<String> {
     let mut out: Vec<String> = Vec::with_capacity(words.len());
     let mut at = 0;

@@ -89,12 +89,12 @@ async fn agents_of_pipecat_converse_over_realtime() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_plugins_of_livekit_speak_transcribe_and_converse() -> Result<()> {
-    run("livekit_client.py", &[], "a reply behind items of both roles").await
+    run("livekit_client.py", &[], "a reply after items of both roles").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_agents_package_runs_pipelines_and_sessions() -> Result<()> {
-    run("agents_client.py", &[], "an unknown model is told").await
+    run("agents_client.py", &[], "an unknown model is reported").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +102,7 @@ async fn the_litellm_package_speaks_and_transcribes() -> Result<()> {
     let server = start().await?;
     let [first, _] = sentences()?;
     let stdout = python("frameworks/litellm_client.py", &[&server.url(""), &first]).await?;
-    ensure!(stdout.contains("passed: an unknown model is told"), "{stdout}");
+    ensure!(stdout.contains("passed: an unknown model is reported"), "{stdout}");
     Ok(())
 }
 
@@ -111,7 +111,7 @@ async fn the_ai_sdk_speaks_and_transcribes() -> Result<()> {
     let server = start().await?;
     let [first, _] = sentences()?;
     let stdout = node("frameworks/ai_client.mjs", &[&server.url(""), &first]).await?;
-    ensure!(stdout.contains("passed: an unknown model is told"), "{stdout}");
+    ensure!(stdout.contains("passed: an unknown model is reported"), "{stdout}");
     server.assert_no_sessions().await
 }
 
@@ -126,6 +126,6 @@ async fn the_integration_of_home_assistant_speaks_and_transcribes() -> Result<()
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let arguments = [wheel, &server.url(""), &host, &port, &first];
     let stdout = python("frameworks/home_assistant_client.py", &arguments).await?;
-    ensure!(stdout.contains("passed: errors are told"), "{stdout}");
+    ensure!(stdout.contains("passed: errors are reported"), "{stdout}");
     server.assert_no_sessions().await
 }

@@ -71,6 +71,6 @@ async fn the_realtime_client_converses_with_lfm2() -> Result<()> {
     };
     let server = TestServer::with_weights(config, &checkpoint).await?;
     let arguments = [CHAT_MODEL, &sentence("0880")?];
-    run(&server, "model", &arguments, "the model answers behind an interruption").await?;
+    run(&server, "model", &arguments, "the model answers after an interruption").await?;
     server.assert_balanced().await
 }

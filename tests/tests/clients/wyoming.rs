@@ -12,6 +12,6 @@ async fn the_wyoming_package_speaks_and_transcribes() -> Result<()> {
     let (host, port) = (server.wyoming.ip().to_string(), server.wyoming.port().to_string());
     let url = format!("http://{}", server.address);
     let stdout = python("wyoming_client.py", &[&url, &host, &port, recording, WORD]).await?;
-    ensure!(stdout.contains("passed: errors are told"), "{stdout}");
+    ensure!(stdout.contains("passed: errors are reported"), "{stdout}");
     Ok(())
 }

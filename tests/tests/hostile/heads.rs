@@ -101,7 +101,7 @@ pub(super) async fn attack(victim: &Victim) -> Result<usize> {
     Ok(count)
 }
 
-/// Sends a request, and behind it one that ends the connection. Returns the first answer.
+/// Sends a request, and after it one that ends the connection. Returns the first answer.
 async fn first_answer(victim: &Victim, request: &[u8]) -> Result<RawResponse> {
     const LAST: &[u8] = b"\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut answer = exchange(victim.server.address, &[request, LAST].concat()).await?;

@@ -92,7 +92,7 @@ pub(super) fn damaged_recordings() -> Vec<Body> {
             dice.damage(&mut damaged, 512);
             bodies.push(upload(&damaged));
         }
-        // Another file behind it, and nothing but its beginning.
+        // Another file after it, and nothing but its beginning.
         let other = FILES[dice.roll(FILES.len())];
         bodies.push(upload(&[file, other].concat()));
         bodies.push(upload(&file[..file.len().min(64)].repeat(200)));

@@ -159,7 +159,7 @@ def test_a_node_that_dies_amid_500_files_changes_nothing(clips, tmp_path):
     node = {"object_store_memory": OBJECT_STORE}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **node})
     try:
-        # One worker fits beside the plan on the head, the other only on the node that dies; a third node takes its place.
+        # One worker fits alongside the plan on the head, the other only on the node that dies; a third node takes its place.
         doomed = cluster.add_node(num_cpus=2, **node)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         cluster.wait_for_nodes()

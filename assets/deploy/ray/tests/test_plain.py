@@ -26,7 +26,7 @@ def test_cuts_lie_in_the_silence_before_the_limit():
     for pause in (8, 19, 27, 41):
         samples[pause * rate : pause * rate + 500] = 0
     points = cut_points(lambda a, b: window_energies(samples[a:b], rate), len(samples), rate, 12, 5)
-    # Each pause lies in the last five seconds of its segment; behind 27 s there is none within reach.
+    # Each pause lies in the last five seconds of its segment; after 27 s there is none within reach.
     assert points[0] in range(8000, 8500) and points[1] in range(19000, 19500) and points[2] in range(27000, 27500)
     cuts = list(spans(points, len(samples)))
     assert cuts[0][0] == 0 and cuts[-1][1] == len(samples)

@@ -15,7 +15,7 @@ use crate::tally::quantile;
 pub(crate) struct Plan {
     /// Streams that a node keeps.
     pub(crate) streams: usize,
-    /// Predicted seconds to the first audio beside as many streams.
+    /// Predicted seconds to the first audio alongside as many streams.
     pub(crate) first_audio_s: f64,
     /// Nodes, if their places are one pool.
     pub(crate) pool: usize,

@@ -14,7 +14,7 @@ const BASE_WORK: u64 = 24_000_000;
 const WORK_PER_SECOND: u64 = 200_000;
 /// Work per byte of the file. Digital silence takes about 770 in FLAC, and 1,120 in Opus.
 const WORK_PER_BYTE: u64 = 2_048;
-/// Work of a packet beside its samples.
+/// Work of a packet besides its samples.
 const PACKET_WORK: u64 = 256;
 /// The most links of a chained file: recordings of radio stations have one per title.
 const MAX_LINKS: u32 = 256;
@@ -51,7 +51,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes the work of one packet beside its samples.
+    /// Takes the work of one packet besides its samples.
     pub(super) fn packet(&mut self) -> Result<(), DecodeError> {
         self.samples(PACKET_WORK as usize)
     }

@@ -15,7 +15,7 @@ const OPENINGS: [(&[u8], &str); 10] = [
     (b"DSD ", "DSF"),
 ];
 
-/// Sizes of the packets of an MPEG transport stream: plain, with a time code in front, with error correction behind.
+/// Sizes of the packets of an MPEG transport stream: plain, with a time code in front, with error correction after.
 /// ISO/IEC 13818-1 §2.4.3.2.
 const PACKET_BYTES: [usize; 3] = [188, 192, 204];
 const SYNC_BYTE: u8 = 0x47;

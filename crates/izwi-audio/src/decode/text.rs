@@ -59,7 +59,7 @@ fn wrong(what: &str, at: Option<usize>) -> DecodeError {
     DecodeError::Base64(format!("{what} {}", at.unwrap_or_default()))
 }
 
-/// Offset of the payload: behind the comma of a data URL, otherwise 0.
+/// Offset of the payload: after the comma of a data URL, otherwise 0.
 fn payload_start(text: &str) -> Result<usize, DecodeError> {
     let url = text.trim_start();
     if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {

@@ -38,7 +38,7 @@ mod tag {
 /// Repairs the header; `None` if the bytes are not WAV.
 ///
 /// The length of the `data` chunk is used if the file has as many bytes; otherwise, and for 0 and 2³² − 1, the samples
-/// extend to the end of the file. Bytes behind the chunk are not audio and are dropped.
+/// extend to the end of the file. Bytes after the chunk are not audio and are dropped.
 pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
     let is_wav = file.len() >= 12 && &file[8..12] == b"WAVE";
     match file.get(..4) {
@@ -96,7 +96,7 @@ fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
     }
 }
 
-/// Whether `bytes` start with a chunk that writers put behind the samples.
+/// Whether `bytes` start with a chunk that writers put after the samples.
 fn is_chunk_header(bytes: &[u8]) -> bool {
     let known = [&b"LIST"[..], b"id3 ", b"ID3 ", b"fact", b"cue ", b"bext", b"smpl", b"fmt "];
     known.iter().any(|id| bytes.starts_with(id))

@@ -1,4 +1,4 @@
-//! MP3: MPEG-1, 2 and 2.5 Layer III, mono, behind the tag frame of LAME that tells decoders the encoder's delay.
+//! MP3: MPEG-1, 2 and 2.5 Layer III, mono, after the tag frame of LAME that tells decoders the encoder's delay.
 //!
 //! A file has the tag completed with its length, so that it decodes to exactly its samples. A stream sends the tag before its
 //! length is known: it decodes to exactly its samples from the start on, followed by less than one frame of silence.

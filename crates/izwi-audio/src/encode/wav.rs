@@ -1,4 +1,4 @@
-//! WAV: mono 16-bit PCM behind a RIFF header. Layout: <http://soundfile.sapp.org/doc/WaveFormat/>.
+//! WAV: mono 16-bit PCM after a RIFF header. Layout: <http://soundfile.sapp.org/doc/WaveFormat/>.
 
 use std::io::BufWriter;
 use std::path::Path;

@@ -26,7 +26,7 @@ const MIN_LEVEL: f32 = 0.005;
 const ATTACK: f32 = 0.3;
 /// Fall of the running level with every frame: half of it in ten seconds.
 const RELEASE: f32 = 0.998_9;
-/// Level of the noise that the small network hears always, relative to full scale behind the amplification. From digital
+/// Level of the noise that the small network hears always, relative to full scale after the amplification. From digital
 /// silence on, it takes quiet noise for speech, for minutes.
 const NOISE: f32 = 0.003;
 /// Frames of noise that the small network hears before a stream: its first scores are too high.

@@ -17,7 +17,7 @@ const INPUT: usize = CONTEXT + FRAME + CONTEXT;
 const FFT: usize = 256;
 const HOP: usize = 128;
 const BINS: usize = FFT / 2 + 1;
-/// Spectra of a frame, and its rows behind the first strided convolution.
+/// Spectra of a frame, and its rows after the first strided convolution.
 const SPECTRA: usize = (INPUT - FFT) / HOP + 1;
 const HALVES: usize = SPECTRA / 2;
 const TAPS: usize = 3;

@@ -1,4 +1,4 @@
-//! Voice activity of a live stream: spans of speech are told as they begin and end.
+//! Voice activity of a live stream: spans of speech are reported as they begin and end.
 //!
 //! The state is a few kilobytes, whatever the length of the stream. Any slicing of it gives the same events.
 
@@ -39,14 +39,14 @@ pub enum VadEvent {
     Started {
         /// Its first sample.
         start: u64,
-        /// Behind the last sample that was needed to tell.
+        /// After the last sample that was needed to tell.
         at: u64,
     },
     /// Speech has ended.
     Stopped {
-        /// Behind its last sample.
+        /// After its last sample.
         end: u64,
-        /// Behind the last sample that was needed to tell.
+        /// After the last sample that was needed to tell.
         at: u64,
     },
 }
@@ -193,7 +193,7 @@ mod tests {
         Duration::from_millis(16 * count)
     }
 
-    /// The events of scores behind a silent start, in frames from its end.
+    /// The events of scores after a silent start, in frames from its end.
     fn events(scores: &[f32], min_speech: u64, min_silence: u64) -> Vec<VadEvent> {
         const LEAD: usize = 5;
         let options = StreamingVadOptions {

@@ -270,7 +270,7 @@ impl Display {
         Ok(())
     }
 
-    /// Shows the end of the turn's text, with `partial` behind it.
+    /// Shows the end of the turn's text, with `partial` after it.
     fn draw(&self, partial: &str) {
         if let Some(line) = &self.line {
             let text = format!("{}{partial}", self.turn);

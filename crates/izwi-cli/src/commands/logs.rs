@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     become_program(manager.log(args.lines, args.follow)?)
 }
 
-/// Goes on as another program: its exit code and signals are those of this process.
+/// Continues as another program: its exit code and signals are those of this process.
 #[cfg(unix)]
 fn become_program(mut command: Command) -> Result<()> {
     use std::os::unix::process::CommandExt as _;

@@ -20,7 +20,7 @@ use crate::{address, engine, logging, machine, models, output};
 /// The remedy for an address that other machines can reach.
 const OPEN_ADDRESS: &str = "set IZWI_API_KEY, use --host 127.0.0.1, or add --insecure";
 
-/// What is told of a Wyoming port that other machines can reach.
+/// What is reported of a Wyoming port that other machines can reach.
 const OPEN_WYOMING: &str = "warning: the Wyoming port has no key: every machine that reaches it can speak and transcribe here; let a \
     firewall pass Home Assistant alone";
 

@@ -236,18 +236,18 @@ mod tests {
     fn tables_become_models() {
         let text = "[engine]\nthreads = 2\n\n[[remote_models]]\nname = \"far\"\nbackend = \"openai\"\ntask = \"tts\"\n\
                     base_url = \"http://gpu:8091/v1\"\nmodel = \"m\"\napi_key = \"hunter2\"\nvoices = [\"vivian\"]\n\n\
-                    [[remote_models]]\nname = \"ear\"\ntask = \"asr\"\nbase_url = [\"http://a/v1\", \"http://b/v1\"]\n\
+                    [[remote_models]]\nname = \"near\"\ntask = \"asr\"\nbase_url = [\"http://a/v1\", \"http://b/v1\"]\n\
                     model = \"w\"\n";
         let file = file::parse(Path::new("c.toml"), text).unwrap();
-        let [far, ear] = file.remote_models.as_slice() else { panic!("{:?}", file.remote_models) };
+        let [far, near] = file.remote_models.as_slice() else { panic!("{:?}", file.remote_models) };
         assert_eq!(
             (far.config.voices.as_slice(), far.config.sample_rate_hz),
             (["vivian".to_owned()].as_slice(), 24_000)
         );
-        assert_eq!((ear.place().as_str(), ear.config.task), ("http://a/v1, http://b/v1", Task::Asr));
-        assert_eq!(ear.config.first_byte_timeout, Duration::from_secs(600));
+        assert_eq!((near.place().as_str(), near.config.task), ("http://a/v1, http://b/v1", Task::Asr));
+        assert_eq!(near.config.first_byte_timeout, Duration::from_secs(600));
         assert_eq!(
-            (far.origin.to_string(), ear.origin.to_string()),
+            (far.origin.to_string(), near.origin.to_string()),
             ("c.toml:4".to_owned(), "c.toml:13".to_owned())
         );
         assert!(!format!("{far:?}").contains("hunter2"));

@@ -131,7 +131,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Everywhere,
         "weight_cache",
         engine.weight_cache,
-        "Whether quantised and packed weights of large models are cached in files beside them, to load faster"
+        "Whether quantised and packed weights of large models are cached in files next to them, to load faster"
     ),
     Setting {
         default_words: Some("physical cores, at most 8"),

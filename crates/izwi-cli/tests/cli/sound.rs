@@ -71,7 +71,7 @@ fn a_recorder_is_the_microphone_until_an_interrupt() {
     let izwi = Izwi::with_models();
     fs::write(izwi.path("clip.raw"), clip()).unwrap();
     fs::write(izwi.path("silence.raw"), vec![0; 3_200]).unwrap();
-    // Silence goes on after the clip, as that of a microphone does.
+    // Silence continues after the clip, as that of a microphone does.
     let folder = izwi.path("");
     let script = "/bin/cat clip.raw\nwhile /bin/cat silence.raw; do /bin/sleep 0.1; done";
     install(&izwi, "arecord", &format!("cd '{}'\n{script}", folder.display()));

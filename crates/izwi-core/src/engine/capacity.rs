@@ -78,14 +78,14 @@ pub struct Machine {
     pub limit: Limit,
     /// Share of the device that so many streams use, with their prompts.
     pub utilisation: f64,
-    /// Predicted seconds to the first audio beside as many streams.
+    /// Predicted seconds to the first audio alongside as many streams.
     pub first_audio_s: f64,
 }
 
 /// Why a machine keeps no stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TooSlow {
-    /// One stream alone takes this share of the device, more than what is left beside bulk work.
+    /// One stream alone takes this share of the device, more than what is left alongside bulk work.
     Stream(f64),
     /// The first audio of one stream alone takes this many seconds.
     FirstAudio(f64),
@@ -119,7 +119,7 @@ impl Curve {
         Ok(Machine { streams, limit, utilisation, first_audio_s: first(streams) })
     }
 
-    /// Share of the device that this many streams use on the average, with their prompts.
+    /// Share of the device that this many streams use on average, with their prompts.
     pub fn utilisation(&self, streams: f64, utterance_s: f64) -> f64 {
         let costs = self.learned();
         let situation = self.situation(&costs, &[]);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_machine_keeps_what_the_admission_keeps() {
-        // Four fifths of a frame of 80 ms are left beside bulk work and prompts: (64 − 20) / 2 = 22 streams.
+        // Four fifths of a frame of 80 ms are left alongside bulk work and prompts: (64 − 20) / 2 = 22 streams.
         let machine = curve(0.02, 0.002).machine(8.0, 5.0).unwrap();
         assert!((21..=22).contains(&machine.streams), "{machine:?}");
         assert_eq!(machine.limit, Limit::Device);

@@ -91,7 +91,7 @@ pub struct EngineCoreConfig {
     pub devices: Vec<DeviceChoice>,
     /// Precision of the weights of large models.
     pub dtype: Precision,
-    /// Whether the packed weights of large models are cached in files beside the checkpoint, for faster loading.
+    /// Whether the packed weights of large models are cached in files next to the checkpoint, for faster loading.
     pub weight_cache: bool,
     /// Whether to use random weights instead of a checkpoint, for benchmarks. `model` then names a published size.
     pub random_weights: bool,

@@ -59,7 +59,7 @@ impl Conversation {
     }
 
     /// Appends an answer that no model here generated, of about `positions` together with the user's turn before it. An
-    /// answer without a question stands behind an empty turn of the user.
+    /// answer without a question stands after an empty turn of the user.
     pub fn tell(&mut self, text: &str, positions: usize) {
         if !self.is_asked() {
             self.ask(Vec::new());

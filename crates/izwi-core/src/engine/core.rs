@@ -197,7 +197,7 @@ impl EngineCore {
                 biased;
                 joined = current.ended() => break joined,
                 Some(command) = commands.recv() => arrived.push(command),
-                // Audio that waits for slow clients goes on meanwhile.
+                // Audio that waits for slow clients continues meanwhile.
                 event = self.sequences.next_event(Watch::Slow, &self.metrics) => {
                     if let DeliveryEvent::CaughtUp(sequence) = event {
                         self.observe(Event::CatchesUp(sequence));

@@ -592,7 +592,7 @@ mod tests {
         assert_eq!(kv.make_writable(A, 6).unwrap(), [copy(1, 2), copy(1, 3)]);
         assert!(kv.make_writable(A, 6).unwrap().is_empty());
         kv.check_invariants().unwrap();
-        // The second branch goes on twice, the third ends.
+        // The second branch continues twice, the third ends.
         kv.fork(A, &[1, 0, 1]).unwrap();
         assert_eq!((kv.table(A), kv.branch_tables(A)), (&[0, 3][..], &[vec![0, 2], vec![0, 3]][..]));
         assert_eq!(kv.num_free(), 9, "the block of the branch that ended is free");

@@ -367,7 +367,7 @@ impl MetricsCollector {
         histogram!("izwi_audio_underrun_seconds", "model" => self.model.clone()).record(underrun);
     }
 
-    /// Records the duration of a step beside the predicted one.
+    /// Records the duration of a step compared with the predicted one.
     pub(super) fn step_error(&self, predicted: Duration, actual: Duration) {
         let ratio = actual.as_secs_f64() / predicted.as_secs_f64().max(1e-9);
         histogram!("izwi_step_error_ratio", "model" => self.model.clone()).record(ratio);
@@ -385,7 +385,7 @@ impl MetricsCollector {
         histogram!("izwi_playback_slack_seconds", "model" => self.model.clone()).record(slack);
     }
 
-    /// Records the predicted time to the first audio of a live stream beside the actual one.
+    /// Records the predicted time to the first audio of a live stream compared with the actual one.
     pub(super) fn first_audio(&self, predicted: Duration, actual: Duration) {
         let model = || self.model.clone();
         histogram!("izwi_predicted_first_audio_seconds", "model" => model()).record(predicted);

@@ -1,14 +1,14 @@
 //! Quality of service: a live stream that is accepted hears no gap, and bulk work gets its share.
 //!
 //! The loop asks a [`Qos`] which live streams may start, what the next step may take of the time, and what it asks of the
-//! device, and tells it what happens. [`LiveStreams`] keeps the promise; behind one that allows everything the engine is a
+//! device, and tells it what happens. [`LiveStreams`] keeps the promise; after one that allows everything the engine is a
 //! plain scheduler. Must not know channels, blocks or tensors.
 //!
 //! | question | where |
 //! |---|---|
 //! | how long does a step take? | `cost` |
 //! | may a stream start, and what is its listener told? | `admission` |
-//! | what may a step take beside the streams that play? | `budget` |
+//! | what may a step take alongside the streams that play? | `budget` |
 //! | which engine has the device? | `arbiter` |
 //! | what has a listener heard? | `playback` |
 //! | what is known about the streams of an engine? | `live`, `situation`, `audio_rate` |

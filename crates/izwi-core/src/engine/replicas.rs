@@ -4,7 +4,7 @@
 //! loop of its own, with its weights, its KV pool and its place on its device. The router passes a request on to the replica
 //! on which it is heard first, as predicted, less the time of the positions that it has cached; one that is refused there
 //! goes to the next, and is refused only where all refuse. From then on the replica delivers to the client directly. A
-//! replica that fails takes no more requests; the others go on. Must not know tensors, wire formats or HTTP.
+//! replica that fails takes no more requests; the others continue. Must not know tensors, wire formats or HTTP.
 
 mod cached_prompts;
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub enum Workload {
         encoders: Arc<[EncoderWork]>,
         /// Hashes of the full blocks: of the prompt, and of generated positions with content keys.
         prefix: Arc<PrefixChain>,
-        /// The most branches of a search behind the prompt; 1 without one.
+        /// The most branches of a search after the prompt; 1 without one.
         branches: usize,
     },
     /// Units of known size, one per step, without KV cache.
@@ -351,7 +351,7 @@ impl Scheduler {
         self.sequences.get(&id).is_some_and(|sequence| !sequence.uses_kv())
     }
 
-    /// Whether it has work that nobody listens to and that can go on.
+    /// Whether it has work that nobody listens to and that can continue.
     pub fn has_bulk(&self) -> bool {
         self.sequences.values().any(|sequence| !sequence.live && !sequence.is_held())
     }
@@ -361,7 +361,7 @@ impl Scheduler {
         if self.has_bulk() { Duration::from_micros(self.bulk_left_us) } else { Duration::ZERO }
     }
 
-    /// The streams that play and can go on.
+    /// The streams that play and can continue.
     pub(super) fn playing(&self) -> impl Iterator<Item = Playback> {
         self.sequences
             .values()
@@ -395,7 +395,7 @@ impl Scheduler {
         self.waiting.iter().any(needs)
     }
 
-    /// Whether the state of `sequence` fits beside those of the started sequences and `others` bytes more.
+    /// Whether the state of `sequence` fits alongside those of the started sequences and `others` bytes more.
     fn has_room_for(&self, sequence: &Sequence, others: usize) -> bool {
         let held = self.state_bytes + others;
         sequence.started || held == 0 || held + sequence.state_bytes <= self.config.max_state_bytes

@@ -164,7 +164,7 @@ impl Sequences {
         self.by_id.get(&sequence).is_some_and(|sequence| !matches!(sequence.place, Place::Left))
     }
 
-    /// Takes a sequence from the queues: delivery alone goes on. Returns whether the executor holds its state.
+    /// Takes a sequence from the queues: delivery alone continues. Returns whether the executor holds its state.
     pub(super) fn leave(&mut self, sequence: SequenceId) -> bool {
         let Some(sequence) = self.by_id.get_mut(&sequence) else { return false };
         sequence.text = None;

@@ -20,7 +20,7 @@ use onnx::Quantised;
 pub(crate) enum Conversion {
     /// The weights of an ONNX graph, with the names of the module it was exported from.
     Onnx,
-    /// As [`Self::Onnx`]; a quantised weight stays int8, beside its scales.
+    /// As [`Self::Onnx`]; a quantised weight stays int8, alongside its scales.
     #[serde(rename = "onnx-int8")]
     OnnxInt8,
     /// The weights of a CTranslate2 speech model, with the names of the transformers library.

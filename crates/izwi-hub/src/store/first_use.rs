@@ -1,4 +1,4 @@
-//! The hashes of files that were trusted at their first pull: a file beside the models, which outlives them.
+//! The hashes of files that were trusted at their first pull: a file next to the models, which outlives them.
 //!
 //! A manifest names these files without a hash. The first pull records the hash that the hub stated; later pulls refuse
 //! another one, also after the model was removed. Reaches no source.

@@ -322,7 +322,7 @@ impl Store {
     }
 }
 
-/// Part of the names of cache files that a load writes beside the weights.
+/// Part of the names of cache files that a load writes alongside the weights.
 const CACHE_NAME: &str = ".izwi-";
 
 /// Bytes of a model's own files in a folder.

@@ -1,4 +1,4 @@
-//! The record of an installation, a file beside the model's files: which source, which hashes.
+//! The record of an installation, a file next to the model's files: which source, which hashes.
 //!
 //! Owns the check that an installed folder is complete and fits its manifest. Reaches no source.
 

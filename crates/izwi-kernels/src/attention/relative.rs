@@ -23,7 +23,7 @@ pub struct RelativeAttention<'a> {
     pub k: &'a [f32],
     /// Values `[rows, heads * head_dim]`.
     pub v: &'a [f32],
-    /// `[2 * longest - 1, heads * head_dim]`: row `r` is for a query `longest - 1 - r` rows behind the key.
+    /// `[2 * longest - 1, heads * head_dim]`: row `r` is for a query `longest - 1 - r` rows after the key.
     pub position_embeddings: &'a [f32],
     /// Added to queries before the product with keys, `[heads * head_dim]`.
     pub content_bias: &'a [f32],

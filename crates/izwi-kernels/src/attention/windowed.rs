@@ -1,4 +1,4 @@
-//! Causal attention over a sliding window of positions, the older ones in a ring buffer, the new ones beside it.
+//! Causal attention over a sliding window of positions, the older ones in a ring buffer, the new ones alongside it.
 
 use crate::arch::{Isa, Kernel, LANES, dispatch};
 use crate::attention::paged::{dots, mix};

@@ -263,7 +263,7 @@ impl Block<'_> {
         }
     }
 
-    /// One panel; a row of it goes to `y`, `y_stride` elements behind the one before.
+    /// One panel; a row of it goes to `y`, `y_stride` elements after the one before.
     #[inline(always)]
     unsafe fn panel<I: Isa, const P: bool, const C: usize, const R: usize>(
         &self,

@@ -1,6 +1,6 @@
 //! Convolution along rows with seven taps by the Winograd algorithm F(4, 7): 10 products per 4 output rows instead of 28.
 //!
-//! Rows come in groups of one size, each cut into tiles by itself: a row is the same bits beside any other groups. The filter is that of Toom and Cook, transposed, at nine points and infinity; points, scales
+//! Rows come in groups of one size, each cut into tiles by itself: a row is the same bits alongside any other groups. The filter is that of Toom and Cook, transposed, at nine points and infinity; points, scales
 //! and the order of sums are chosen for small errors, as in <https://arxiv.org/abs/1803.10986>: about 105 dB below the
 //! output where a plain sum has 129.
 

@@ -1,4 +1,4 @@
-//! The step of an LSTM behind its products. <https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html>.
+//! The step of an LSTM after its products. <https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html>.
 
 use super::exp;
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};

@@ -17,7 +17,7 @@ use crate::threads::{SyncPtr, for_each_task};
 const TASK: usize = 32 * 1024;
 
 /// `e^x` within 2e-7 for `x` in -86..=88, as Cephes: <https://www.netlib.org/cephes/> (`expf`). Smaller `x` give
-/// `e^-86`, nothing beside a largest term of 1.
+/// `e^-86`, nothing next to a largest term of 1.
 #[inline(always)]
 unsafe fn exp<I: Isa>(x: I::V) -> I::V {
     const MAGIC: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::workers::{Workers, lock, run_tasks};
 
 thread_local! {
-    /// Whether this thread runs the second of a pair beside the first.
+    /// Whether this thread runs the second of a pair alongside the first.
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Pool {
     foreground: Workers,
     /// Serve calls of the thread that runs the second of a pair.
     background: Workers,
-    /// The one thread that a pair uses beside that of its caller.
+    /// The one thread that a pair uses alongside that of its caller.
     pair: Workers,
     /// Whether a pair runs: one at a time.
     has_pair: AtomicBool,

@@ -2,7 +2,7 @@
 //! microseconds, and waking a thread takes as long as one of them.
 //!
 //! The calling thread always works too and waits only for threads that have begun: where the machine has fewer free
-//! cores than there are threads, it does the work alone. No thread yields its core: beside a busy program a thread that
+//! cores than there are threads, it does the work alone. No thread yields its core: alongside a busy program a thread that
 //! yields loses a time slice, thousands of calls, where one that sleeps runs again when it is woken. Results do not depend on
 //! which thread ran which task. Knows no kernel.
 
@@ -303,7 +303,7 @@ mod tests {
                 4,
                 || (),
                 |(), _| {
-                    // The caller is done at once; the others go on until it sleeps.
+                    // The caller is done at once; the others continue until it sleeps.
                     while std::thread::current().id() != caller
                         && !workers.caller_sleeps.load(Ordering::SeqCst)
                     {

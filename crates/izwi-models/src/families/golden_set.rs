@@ -34,7 +34,7 @@ impl GoldenSet {
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// A JSON file beside the tensors.
+    /// A JSON file next to the tensors.
     pub(super) fn json<T: serde::de::DeserializeOwned>(self, name: &str) -> T {
         let path = self.root().join("goldens").join(format!("{name}.json"));
         let text =

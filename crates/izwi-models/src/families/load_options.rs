@@ -13,7 +13,7 @@ pub struct LoadOptions {
     pub device: Device,
     /// Type of large weights in memory. Families with small weights ignore it.
     pub precision: Precision,
-    /// Whether converted weights are cached in a file beside the checkpoint, for faster loads.
+    /// Whether converted weights are cached in a file next to the checkpoint, for faster loads.
     pub weight_cache: bool,
     /// Detects speech in recordings to transcribe.
     pub vad: VadModel,

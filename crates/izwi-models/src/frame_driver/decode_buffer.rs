@@ -26,7 +26,7 @@ pub(crate) struct DecodeBuffer<C: FrameCodec> {
     pub(super) stream: Option<C::Stream>,
     /// Frames that are not decoded yet, oldest first.
     pub(super) pending: Vec<C::Frame>,
-    /// How many of them, the oldest, are decoded beside the next step.
+    /// How many of them, the oldest, are decoded alongside the next step.
     num_deferred: usize,
     /// Samples of all passes.
     num_samples: usize,
@@ -63,19 +63,19 @@ impl<C: FrameCodec> DecodeBuffer<C> {
                 || policy.lengths.complete(after) > policy.lengths.complete(before))
     }
 
-    /// Whether the pending frames may be decoded beside the next step: never the first chunk of a pass, so that the time
+    /// Whether the pending frames may be decoded alongside the next step: never the first chunk of a pass, so that the time
     /// to first audio does not grow, and none of the short chunks at the start, which are played sooner than a step lasts.
     pub(super) fn may_defer(&self, policy: &ChunkPolicy) -> bool {
         let is_early = policy.lengths.is_early(self.num_samples);
         policy.may_defer && self.has_samples && self.stream.is_some() && !is_early
     }
 
-    /// Leaves the pending frames to be decoded beside the next step.
+    /// Leaves the pending frames to be decoded alongside the next step.
     pub(super) fn defer(&mut self) {
         self.num_deferred = self.pending.len();
     }
 
-    /// The stream and the frames to decode beside this step, if there are any.
+    /// The stream and the frames to decode alongside this step, if there are any.
     pub(super) fn deferred(&mut self) -> Option<StreamInput<'_, C>> {
         let num_deferred = self.num_deferred.min(self.pending.len());
         self.stream
@@ -84,13 +84,13 @@ impl<C: FrameCodec> DecodeBuffer<C> {
             .map(|stream| (stream, &self.pending[..num_deferred]))
     }
 
-    /// Whether frames are to be decoded beside this step.
+    /// Whether frames are to be decoded alongside this step.
     pub(crate) fn has_deferred(&self) -> bool {
         self.stream.is_some() && self.num_deferred.min(self.pending.len()) > 0
     }
 
     /// Accounts for the decoded samples of the deferred frames, or of all pending ones where none was deferred. Returns
-    /// whether the watchdog ends the pass, over `max_frames` frames, in a loop or in silence; samples behind that point
+    /// whether the watchdog ends the pass, over `max_frames` frames, in a loop or in silence; samples after that point
     /// are cut off.
     pub(super) fn take_samples(
         &mut self,

@@ -49,7 +49,7 @@ pub(crate) type StreamInput<'a, C> = (&'a mut <C as FrameCodec>::Stream, &'a [<C
 pub(crate) struct CodecInfo {
     /// Samples of one frame.
     pub(crate) samples_per_frame: usize,
-    /// Samples of a stream's first frame that come with the frame behind it, or at the end.
+    /// Samples of a stream's first frame that come with the frame after it, or at the end.
     pub(crate) held_back: usize,
     /// Rate of the samples, in Hz.
     pub(crate) sample_rate_hz: usize,
@@ -194,7 +194,7 @@ pub(crate) struct PassPlan<P> {
     pub(crate) prompt_keys: Arc<[u64]>,
     /// Encoders that run before the positions of the prompt.
     pub(crate) encoders: Arc<[EncoderWork]>,
-    /// Frames after which the watchdog ends the pass, beside those of [`FrameModel::spoken_tokens`]; `None` turns the
+    /// Frames after which the watchdog ends the pass, besides those of [`FrameModel::spoken_tokens`]; `None` turns the
     /// watchdog off.
     pub(crate) max_frames: Option<usize>,
     /// Generated positions after which the pass counts as a runaway; `None` for no such limit.
@@ -214,7 +214,7 @@ impl<P> PassPlan<P> {
 pub(crate) struct ChunkPolicy {
     /// Samples the listener gets at once.
     pub(crate) lengths: ChunkLengths,
-    /// Whether a chunk may be decoded beside the next step, and so come one step late. Not in a conversation, where it
+    /// Whether a chunk may be decoded alongside the next step, and so come one step late. Not in a conversation, where it
     /// has to be known at an interruption which emissions were played.
     pub(crate) may_defer: bool,
 }
@@ -232,7 +232,7 @@ pub(crate) struct PassLimits {
 }
 
 impl PassLimits {
-    /// Generated positions after which a pass behind a prompt of `prompt` positions ends.
+    /// Generated positions after which a pass after a prompt of `prompt` positions ends.
     pub(crate) fn max_generated(&self, prompt: usize) -> usize {
         self.max_tokens.min(self.max_positions.saturating_sub(prompt))
     }

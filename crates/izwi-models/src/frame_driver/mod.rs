@@ -36,7 +36,7 @@ pub(crate) use self::frame_model::{
 #[derive(Debug)]
 pub(crate) struct FrameDriver<F> {
     pub(crate) model: F,
-    /// Whether frames may be decoded beside the next step.
+    /// Whether frames may be decoded alongside the next step.
     pub(crate) overlaps: bool,
 }
 
@@ -71,7 +71,7 @@ enum Next {
     Continue,
     /// The pending frames complete a chunk.
     Decode,
-    /// The engine ends the pass behind this position: all pending frames are decoded and the codec's stream finishes.
+    /// The engine ends the pass after this position: all pending frames are decoded and the codec's stream finishes.
     Flush,
     /// The pass is over: as [`Self::Flush`], then the next pass starts.
     End,

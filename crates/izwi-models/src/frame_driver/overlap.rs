@@ -1,4 +1,4 @@
-//! Runs the codec decode of earlier frames beside the next step of the language model.
+//! Runs the codec decode of earlier frames alongside the next step of the language model.
 //!
 //! Knows neither: both are closures.
 

@@ -75,7 +75,7 @@ struct Toy {
     times: PartTimes,
 }
 
-/// A prompt of bytes, and how many positions the model generates behind it.
+/// A prompt of bytes, and how many positions the model generates after it.
 struct ToyPass {
     prompt: Vec<u64>,
     count: usize,

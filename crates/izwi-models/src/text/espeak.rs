@@ -74,7 +74,7 @@ pub(super) struct Espeak {
 /// Some words between marks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Clause {
-    /// Marks before and behind the words.
+    /// Marks before and after the words.
     marks: [String; 2],
     /// The words without marks at their ends.
     words: Vec<String>,
@@ -139,7 +139,7 @@ impl Espeak {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let lines = format!("{lines}\n");
         // A program that ends early reads no more. Neither thread is waited for: a process that the program has left
-        // behind may keep both ends open.
+        // after may keep both ends open.
         std::thread::spawn(move || input.map(|mut input| input.write_all(lines.as_bytes())));
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {

@@ -19,7 +19,7 @@ pub(super) fn continental() -> Result<Vec<Rule>, regex::Error> {
             found.stands_alone(".,").then(|| format!("{}.{}", grouped(found.group(1)), found.group(2)))
         })?,
         Rule::new(r"\d{1,3}(?:'\d{3})+", |found| found.stands_alone(".,'").then(|| grouped(found.group(0))))?,
-        // Money has two decimals at most, so that three digits behind a dot are a group.
+        // Money has two decimals at most, so that three digits after a dot are a group.
         Rule::new(&format!(r"({symbol})(\d{{1,3}}(?:\.\d{{3}})+)"), |found| {
             let ends = !found.after.is_some_and(|c| c.is_ascii_digit());
             ends.then(|| format!("{}{}", found.group(1), grouped(found.group(2))))

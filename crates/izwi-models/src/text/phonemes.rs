@@ -171,7 +171,7 @@ impl Phonemiser {
         let mut at = 0;
         for token in tokens {
             let origin = origins.get(at).copied().unwrap_or(last);
-            // White space behind a token ends its word. Unread tokens have no phonemes.
+            // White space after a token ends its word. Unread tokens have no phonemes.
             at += usize::from(!token.whitespace.is_empty());
             let phonemes = token.phonemes.unwrap_or_default() + &token.whitespace;
             symbols.extend(phonemes.chars().map(|symbol| (symbol, origin)));

@@ -103,7 +103,7 @@ pub(crate) fn cut(sentences: &[Sentence], vocabulary: &Vocabulary, max_ids: usiz
     units
 }
 
-/// How many bytes of `text` are said before each of its units. Text behind the last word that has sounds belongs to it.
+/// How many bytes of `text` are said before each of its units. Text after the last word that has sounds belongs to it.
 pub(crate) fn bind_text(units: &mut [Unit], text: &str) -> Vec<usize> {
     let mut said = 0;
     let mut starts = Vec::with_capacity(units.len());

@@ -9,7 +9,7 @@ use crate::slices::with_slices;
 use izwi_kernels::attention::RelativeAttention;
 
 /// Sines and cosines of the distances between the rows of a sequence, `[2 * longest - 1, width]`: row `r` is for a query
-/// `longest - 1 - r` rows behind the key. Channels `2i` and `2i + 1` are sine and cosine of `distance * 10000^(-2i/width)`.
+/// `longest - 1 - r` rows after the key. Channels `2i` and `2i + 1` are sine and cosine of `distance * 10000^(-2i/width)`.
 ///
 /// # Errors
 /// The device is out of memory.

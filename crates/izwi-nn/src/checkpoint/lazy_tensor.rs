@@ -91,7 +91,7 @@ pub(crate) fn open(path: &Path) -> Result<TensorFile, Error> {
     Ok(TensorFile { tensors: with_scales(stored.collect()), bytes: size, fingerprint })
 }
 
-/// Gives a tensor of int8 the scales `{name}_scale` beside it: together they are a tensor of floats.
+/// Gives a tensor of int8 the scales `{name}_scale` alongside it: together they are a tensor of floats.
 fn with_scales(mut tensors: HashMap<String, LazyTensor>) -> HashMap<String, LazyTensor> {
     let names = tensors.iter().filter(|(_, tensor)| tensor.dtype == Dtype::I8);
     let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();

@@ -170,7 +170,7 @@ impl Checkpoint {
         Ok(whole)
     }
 
-    /// On the CPU and for a large checkpoint, reads packed weights of `precision` from a cache file beside it, or writes
+    /// On the CPU and for a large checkpoint, reads packed weights of `precision` from a cache file next to it, or writes
     /// that file in [`Self::finish`]. Tensors are checked as without a cache.
     #[must_use]
     pub fn with_cache(mut self, precision: Precision) -> Self {

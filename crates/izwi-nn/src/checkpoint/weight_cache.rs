@@ -1,4 +1,4 @@
-//! Packed weights in a file beside their checkpoint, so that a later load does not pack them again.
+//! Packed weights in a file next to their checkpoint, so that a later load does not pack them again.
 //!
 //! Owns the file: it is read and checked as a whole, and replaced as a whole. A missing or damaged file costs only the
 //! time to pack again. Knows no tensor and no layer.

@@ -436,7 +436,7 @@ impl CausalDepthwiseConv {
             return self.conv.on_metal(2 * self.centre).run(x, &table);
         }
         let (x, starts) = streams.join(self.tail, x, 1)?;
-        let y = self.conv.forward(&x)?; // centred: a causal output lies half a kernel behind its first row
+        let y = self.conv.forward(&x)?; // centred: a causal output lies half a kernel after its first row
         let parts = starts.iter().zip(streams.rows());
         let parts = parts.map(|(&start, &rows)| y.narrow(0, start + self.centre, rows));
         Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)

@@ -12,7 +12,7 @@ pub enum Mixing {
     },
 }
 
-/// Which layers a stack has beside attention and convolution.
+/// Which layers a stack has besides attention and convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// RMS norm; heads of queries and keys are normed before the rotation; SiLU-gated feed-forward.

@@ -26,7 +26,7 @@ pub struct EncoderNames {
     pub attention_norm: &'static str,
     /// The layers of queries, keys and values, and whether each has a bias.
     pub qkv: [(&'static str, bool); 3],
-    /// The layer behind attention.
+    /// The layer after attention.
     pub output: &'static str,
     /// The norm before the feed-forward part.
     pub feed_forward_norm: &'static str,

@@ -40,7 +40,7 @@ pub struct Fused<'a> {
 }
 
 impl Linear {
-    /// `[rows, inputs]` f32 to `[rows, outputs]` f32, or half the outputs behind a gate.
+    /// `[rows, inputs]` f32 to `[rows, outputs]` f32, or half the outputs after a gate.
     ///
     /// # Errors
     /// Shapes do not fit.

@@ -39,7 +39,7 @@ impl InstanceNorm {
         Self { scale, shift }
     }
 
-    /// `x` `[rows, channels]` to the same, gaps zero. A sequence gives the same bits beside any others.
+    /// `x` `[rows, channels]` to the same, gaps zero. A sequence gives the same bits alongside any others.
     ///
     /// # Errors
     /// Shapes do not fit.
@@ -61,7 +61,7 @@ impl InstanceNorm {
         Tensor::from_vec(y, (rows, channels), x.device())
     }
 
-    /// As [`Self::forward`] on the CPU, at 8 bits, with `pads` rows of zeros before and behind.
+    /// As [`Self::forward`] on the CPU, at 8 bits, with `pads` rows of zeros before and after.
     pub(crate) fn forward_q8(
         &self,
         x: &Tensor,

@@ -13,7 +13,7 @@ use izwi_types::Precision;
 /// Input, forget, cell and output gate.
 const GATES: usize = 4;
 
-/// One layer, two directions. A sequence gives the same bits beside any others.
+/// One layer, two directions. A sequence gives the same bits alongside any others.
 #[derive(Debug, Clone)]
 pub struct BiLstm {
     /// Of both directions side by side, with all biases: `[inputs]` to `[2 * GATES * hidden]`.

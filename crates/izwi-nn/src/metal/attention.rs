@@ -1,4 +1,4 @@
-//! Causal attention over the paged pool and the short convolution beside it, and the table of a step that they share. Knows
+//! Causal attention over the paged pool and the short convolution alongside it, and the table of a step that they share. Knows
 //! no layer.
 
 use candle_core::{DType, Device, MetalDevice, Result, Tensor, bail};

@@ -1,4 +1,4 @@
-//! Layers of encoders on the device that `IZWI_TEST_DEVICE` names beside the CPU: skipped where that is not Metal.
+//! Layers of encoders on the device that `IZWI_TEST_DEVICE` names compared with the CPU: skipped where that is not Metal.
 
 use candle_core::{Device, Tensor};
 

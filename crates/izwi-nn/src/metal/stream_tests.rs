@@ -1,4 +1,4 @@
-//! Layers of streams on the device that `IZWI_TEST_DEVICE` names beside the CPU: skipped where that is not Metal.
+//! Layers of streams on the device that `IZWI_TEST_DEVICE` names compared with the CPU: skipped where that is not Metal.
 
 use candle_core::{Device, Tensor};
 
@@ -201,7 +201,7 @@ fn clones_of_a_state_go_on_alone_and_slots_are_used_again() {
     let mut state = StreamState::default();
     run(&mut state, 0, 6);
     let mut copies: Vec<_> = (0..6).map(|_| state.clone()).collect();
-    // The first one goes on with other rows.
+    // The first one continues with other rows.
     run(&mut copies[0], 20, 4);
     for copy in &mut copies[1..] {
         let y = run(copy, 6, 18);

@@ -1,4 +1,4 @@
-//! Kernels beside the CPU, on the device that `IZWI_TEST_DEVICE` names: skipped where that is not Metal.
+//! Kernels compared with the CPU, on the device that `IZWI_TEST_DEVICE` names: skipped where that is not Metal.
 
 use candle_core::{Device, Tensor};
 use izwi_types::Precision;

@@ -4,12 +4,12 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::sampling::{Draw, choose, penalise};
 
-/// What a draw may choose, beside its sampling parameters.
+/// What a draw may choose, besides its sampling parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DrawLimits {
     /// Repetition penalty on the tokens that were drawn; 1 for none.
     pub penalty: f32,
-    /// This token and those behind it are never drawn.
+    /// This token and those after it are never drawn.
     pub first_forbidden: u32,
     /// The exception to [`Self::first_forbidden`], if any.
     pub allowed: Option<u32>,

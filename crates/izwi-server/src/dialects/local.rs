@@ -64,7 +64,7 @@ pub(super) fn routes(config: &ServerConfig) -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(captioned_speech)).routes(routes!(combine)).merge(recordings)
 }
 
-/// The body of a request for captioned speech. Members that are not listed are ignored, and told.
+/// The body of a request for captioned speech. Members that are not listed are ignored, and reported.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
 pub(super) struct CaptionedSpeechRequest {
@@ -84,7 +84,7 @@ pub(super) struct CaptionedSpeechRequest {
     /// Whether parts are sent as they are generated, one JSON object in each line.
     #[schema(default = true)]
     stream: Option<bool>,
-    /// Whether the times of the words are told.
+    /// Whether the times of the words are reported.
     #[schema(default = true)]
     return_timestamps: Option<bool>,
     /// Language of the text: its tag, or the first letter of a voice of it.
@@ -199,7 +199,7 @@ struct Captions {
 type Part = (Bytes, Vec<WordTimestamp>);
 
 impl Captions {
-    /// The next part with audio or, at the end, with words; `None` behind the last one, and behind an error.
+    /// The next part with audio or, at the end, with words; `None` after the last one, and after an error.
     async fn next(&mut self) -> Option<Result<Part, CutOff>> {
         loop {
             let chunk = match self.chunks.next().await? {

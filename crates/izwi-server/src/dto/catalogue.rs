@@ -47,6 +47,6 @@ pub(crate) struct PullObject {
     pub(crate) done_bytes: u64,
     /// Bytes of `file`; 0 if unknown.
     pub(crate) total_bytes: u64,
-    /// What goes on beside a download, or why the pull failed.
+    /// What continues alongside a download, or why the pull failed.
     pub(crate) message: Option<String>,
 }

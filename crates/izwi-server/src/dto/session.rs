@@ -151,7 +151,7 @@ pub(crate) enum ServerFrame<'a> {
         /// Processing time over audio time; `None` where nothing is known yet.
         predicted_rtf: Option<f32>,
     },
-    /// A word whose first sound is in the chunk behind this frame.
+    /// A word whose first sound is in the chunk after this frame.
     #[serde(rename = "word")]
     Word {
         utterance: u64,
@@ -183,7 +183,7 @@ pub(crate) enum ServerFrame<'a> {
         utterance: Option<u64>,
         played_ms: u64,
         text_spoken: &'a str,
-        /// The rest of the utterance and all text behind it.
+        /// The rest of the utterance and all text after it.
         text_remaining: &'a str,
         approximate: bool,
     },
@@ -201,7 +201,7 @@ pub(crate) enum ChunkOf {
     Turn(u64),
 }
 
-/// Describes the binary frame behind it.
+/// Describes the binary frame after it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AudioChunk {
     #[serde(rename = "type")]

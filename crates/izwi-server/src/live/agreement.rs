@@ -16,7 +16,7 @@ pub(crate) struct LiveWord {
     pub(crate) certainty: f32,
 }
 
-/// A word of this certainty needs `SURE_MS` of audio behind it, one of `UNSURE` needs `UNSURE_MS`, between them in proportion;
+/// A word of this certainty needs `SURE_MS` of audio after it, one of `UNSURE` needs `UNSURE_MS`, between them in proportion;
 /// below `UNSURE` a word needs `DOUBTFUL_MS`.
 const SURE: f32 = 0.9;
 const SURE_MS: f32 = 200.0;
@@ -31,7 +31,7 @@ const FULL_STOP_MS: u64 = 600;
 const MIN_PROBABILITY: f32 = 0.5;
 
 impl LiveWord {
-    /// Milliseconds of audio behind the word before it is decided.
+    /// Milliseconds of audio after the word before it is decided.
     fn needed_ms(&self) -> u64 {
         let share = ((self.certainty - UNSURE) / (SURE - UNSURE)).min(1.0);
         let needed_ms =
@@ -55,7 +55,7 @@ impl LiveWord {
     }
 }
 
-/// The words behind those that are decided, as last transcribed.
+/// The words after those that are decided, as last transcribed.
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
     tail: Vec<LiveWord>,
@@ -91,7 +91,7 @@ impl Agreement {
     }
 
     /// Decides the words of the last transcript of a turn whose speech ended at `speech_end_ms`. Decoders like to add words
-    /// in the silence behind it: the last ones must have been said by then, and the improbable ones twice. Where the last
+    /// in the silence after it: the last ones must have been said by then, and the improbable ones twice. Where the last
     /// transcript has no words, those of the one before count.
     pub(super) fn finish(&mut self, mut next: Vec<LiveWord>, speech_end_ms: u64) -> Vec<LiveWord> {
         if next.is_empty() {
@@ -154,7 +154,7 @@ mod tests {
         };
         assert_eq!(finished("and so my", 300), "and so my");
         assert_eq!(finished("and so ~you", 300), "and so", "an unlikely word was not said twice");
-        assert_eq!(finished("and so my", 200), "and so", "nor one behind the speech");
+        assert_eq!(finished("and so my", 200), "and so", "nor one after the speech");
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         agreement.agree(words("an ~ill man"), 900);
         assert_eq!(text(&agreement.agree(words("an ~ill man"), 1_000)), "an");
         assert_eq!(text(&agreement.agree(words("~ill man"), 1_599)), "");
-        assert_eq!(text(&agreement.agree(words("~ill man"), 1_600)), "~ill man", "1.5 s behind the first");
+        assert_eq!(text(&agreement.agree(words("~ill man"), 1_600)), "~ill man", "1.5 s after the first");
         agreement.agree(words("young ~an"), 1_000);
         assert_eq!(text(&agreement.settle(words("young ~man"), 899)), "young");
         assert_eq!(text(agreement.tail()), "~man");

@@ -1,8 +1,8 @@
-//! The transcript of one turn of speech that goes on: its window of audio, and the words that are decided.
+//! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
 
-/// A window longer than this is cut behind a decided sentence, and one longer than `LONG_MS` behind any decided word: each
+/// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
 /// further second costs time at every step.
 const TRIM_MS: u64 = 6_000;
 const LONG_MS: u64 = 9_000;
@@ -13,12 +13,12 @@ const OLD_ENOUGH_MS: u64 = 1_500;
 pub(super) const MIN_WINDOW_MS: u64 = 500;
 /// A turn that begins this soon after the last one continues its window.
 pub(super) const MAX_PAUSE_MS: u64 = 2_000;
-/// Audio from one thorough transcript to the next, and behind a doubtful word before one is wanted.
+/// Audio from one thorough transcript to the next, and after a doubtful word before one is wanted.
 const THOROUGH_MS: u64 = 1_500;
 const DOUBTED_MS: u64 = 700;
-/// The shortest window for a thorough transcript of a turn that goes on: of less audio it is worse than others.
+/// The shortest window for a thorough transcript of a turn in progress: of less audio it is worse than others.
 const MIN_THOROUGH_MS: u64 = 2_500;
-/// Audio behind the end of speech that a transcript of all of it has.
+/// Audio after the end of speech that a transcript of all of it has.
 const HEARD_MS: u64 = 200;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
@@ -28,7 +28,7 @@ const MAX_CONTEXT: usize = 200;
 pub(super) struct LiveTurn {
     pub(super) number: u64,
     pub(super) start_ms: u64,
-    /// `None` while it goes on.
+    /// `None` while it continues.
     pub(super) end_ms: Option<u64>,
     /// Where its speech ended, before the silence that ended the turn.
     pub(super) speech_end_ms: u64,
@@ -92,7 +92,7 @@ impl LiveTurn {
         }
     }
 
-    /// Sets what precedes the turn. Behind a short pause its window begins with the last turn's.
+    /// Sets what precedes the turn. After a short pause its window begins with the last turn's.
     pub(super) fn follow(&mut self, mut rest: Rest) {
         let is_near = self.start_ms <= rest.end_ms + MAX_PAUSE_MS && self.start_ms < rest.window_ms + TRIM_MS;
         if !is_near || rest.decided.is_empty() {
@@ -151,7 +151,7 @@ impl LiveTurn {
         concatenated(self.agreement.tail())
     }
 
-    /// Takes a transcript of the window up to `end_ms`, behind its decided words, if there is one. Returns the words that are
+    /// Takes a transcript of the window up to `end_ms`, after its decided words, if there is one. Returns the words that are
     /// decided now.
     pub(super) fn take(
         &mut self,
@@ -181,7 +181,7 @@ impl LiveTurn {
         self.decided.extend(new.iter().cloned());
         self.text.push_str(&concatenated(&new));
         if is_full && self.decided.is_empty() {
-            // Nothing was said that long: the window goes on without it.
+            // Nothing was said that long: the window continues without it.
             self.window_ms = end_ms - OLD_ENOUGH_MS;
         }
         if !is_last {
@@ -190,7 +190,7 @@ impl LiveTurn {
         new
     }
 
-    /// Moves the start of a long window behind decided words, which become context.
+    /// Moves the start of a long window after decided words, which become context.
     fn trim(&mut self, end_ms: u64) {
         let length_ms = end_ms - self.window_ms;
         if length_ms < TRIM_MS {
@@ -214,7 +214,7 @@ impl LiveTurn {
         }
     }
 
-    /// The place in the second half of the decided words with the longest pause before it; behind all of them for one word.
+    /// The place in the second half of the decided words with the longest pause before it; after all of them for one word.
     fn longest_pause(&self) -> usize {
         let pause = |at: &usize| self.decided[*at].start_ms.saturating_sub(self.decided[at - 1].end_ms);
         let half = (self.decided.len() / 2).max(1);

@@ -64,7 +64,7 @@ pub(crate) struct LiveTurns {
     buffer: StreamBuffer,
     hop_ms: u64,
     silence_ms: u64,
-    /// Turns that are not transcribed to their end, in order. Those behind the first wait.
+    /// Turns that are not transcribed to their end, in order. Those after the first wait.
     turns: VecDeque<LiveTurn>,
     next_turn: u64,
     /// What the next turn follows.
@@ -125,7 +125,7 @@ impl LiveTurns {
         Ok(events)
     }
 
-    /// Ends the turn that goes on, if one does, without waiting for silence.
+    /// Ends the turn in progress, if one does, without waiting for silence.
     pub(crate) fn end_turn(&mut self) {
         if let Some(event) = self.detector.end_turn() {
             self.turn_event(event);
@@ -178,7 +178,7 @@ impl LiveTurns {
         })
     }
 
-    /// Takes the words of a window up to `end_ms` behind what was decided of it, and the time that the step took. `None` for
+    /// Takes the words of a window up to `end_ms` after what was decided of it, and the time that the step took. `None` for
     /// a window without a transcript.
     pub(crate) fn take(
         &mut self,
@@ -245,7 +245,7 @@ impl LiveTurns {
         self.detector.now_ms()
     }
 
-    /// Whether a turn goes on or is not transcribed to its end.
+    /// Whether a turn continues or is not transcribed to its end.
     pub(crate) fn has_speech(&self) -> bool {
         !self.turns.is_empty()
     }

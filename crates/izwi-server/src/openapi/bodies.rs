@@ -72,7 +72,7 @@ impl OptionSchemas for VoiceRequest {
     }
 }
 
-/// The JSON body of a request: the members of `F`, and its options beside them.
+/// The JSON body of a request: the members of `F`, and its options alongside them.
 #[derive(Debug)]
 pub(crate) struct Body<F>(PhantomData<F>);
 

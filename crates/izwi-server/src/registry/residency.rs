@@ -13,7 +13,7 @@ use crate::error::ApiError;
 
 /// Pause after a failed load before a request loads the model again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Memory of a server beside its models and requests.
+/// Memory of a server besides its models and requests.
 const OWN_BYTES: u64 = 100 << 20;
 /// The most memory that one transcription takes while it is computed: the recording, the encoder's states and the decoder's
 /// cache. Measured with a model of 74 M parameters.
@@ -181,7 +181,7 @@ pub(super) enum Decision {
 pub(super) enum Restart {
     /// A default model is loaded again at this time.
     At(Instant),
-    /// Another model is loaded again by the first request behind the pause.
+    /// Another model is loaded again by the first request after the pause.
     OnRequest,
     /// The model is given up.
     Never,

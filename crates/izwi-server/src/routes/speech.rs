@@ -40,7 +40,7 @@ enum StreamFormat {
 
 /// Text to speech
 ///
-/// The body starts with the first audio, while the rest is generated. The fields beside `input` are optional.
+/// The body starts with the first audio, while the rest is generated. The fields besides `input` are optional.
 #[utoipa::path(
     post,
     path = "/v1/audio/speech",

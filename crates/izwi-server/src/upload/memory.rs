@@ -37,7 +37,7 @@ impl UploadMemory {
     }
 
     /// The share of the audio that a session holds before it is used. As much as one message may have is free: a session
-    /// that keeps up with its audio goes on, however full the memory is.
+    /// that keeps up with its audio continues, however full the memory is.
     pub(crate) fn of_session(state: &AppState) -> Self {
         Self::new(state, state.config().max_frame_bytes)
     }

@@ -45,7 +45,7 @@ pub(super) enum Signal {
     Refused(ApiError),
     /// The server takes no new work. Comes once.
     Draining,
-    /// The session cannot go on.
+    /// The session cannot continue.
     Failed(ApiError, Closing),
     /// The peer has closed the session.
     Closed,
@@ -251,7 +251,7 @@ fn excerpt(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(MAX_REASON)]
 }
 
-/// How to close behind an error of the peer. The library's type for it is not part of axum's interface.
+/// How to close after an error of the peer. The library's type for it is not part of axum's interface.
 fn closing_for(error: &axum::Error) -> Closing {
     let error = error.to_string();
     if error.starts_with("UTF-8") {

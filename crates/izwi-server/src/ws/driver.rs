@@ -5,11 +5,11 @@
 //! - A chunk is taken from the engine only after the socket has taken everything before it. A client that does not read
 //!   pauses its own request and no other.
 //! - As many generations run at once as the protocol says, usually one, and begin in the order of their jobs. One for which the
-//!   engine has no room beside the session's others waits for their end.
-//! - While a model loads, the frames behind the one that asked for it wait, up to a limit.
+//!   engine has no room alongside the session's others waits for their end.
+//! - While a model loads, the frames after the one that asked for it wait, up to a limit.
 //! - A session is idle while it neither generates nor loads; any message except a pong keeps it open.
 //! - A client that closes the session gets its close frame back.
-//! - A session whose connection is lost goes on until its outbox is full, and waits for a new connection until its window
+//! - A session whose connection is lost continues until its outbox is full, and waits for a new connection until its window
 //!   ends. A client that closes the session ends it.
 
 use std::mem;
@@ -104,7 +104,7 @@ struct Driver<P: Protocol> {
     resume: Option<Resume>,
     /// How the session closes, once it is over.
     closing: Option<Closing>,
-    /// The error that was told last: why a session is refused.
+    /// The error that was reported last: why a session is refused.
     last_error: String,
 }
 
@@ -532,7 +532,7 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// Delivers one chunk, and the end behind the last.
+    /// Delivers one chunk, and the end after the last.
     fn relay(&mut self, at: usize, chunk: Option<StreamingOutput>) -> Flow {
         let stream = self.generations.get_mut(at).and_then(Generation::streaming);
         let (Some(mut chunk), Some((reply, stream))) = (chunk, stream) else {

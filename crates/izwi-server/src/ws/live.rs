@@ -5,8 +5,8 @@
 //! - Voice activity detection finds turns. What is between them becomes no text.
 //! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
 //!   them for now; the next one replaces it.
-//! - `input.flush` ends the turn that goes on, `input.done` the session once all turns are transcribed.
-//! - A step that fails is an `error`; the session goes on, and a turn whose last step fails ends with what was committed.
+//! - `input.flush` ends the turn in progress, `input.done` the session once all turns are transcribed.
+//! - A step that fails is an `error`; the session continues, and a turn whose last step fails ends with what was committed.
 
 mod parse;
 mod setup;
@@ -45,7 +45,7 @@ pub(super) struct Live {
 struct Session {
     setup: Setup,
     turns: LiveTurns,
-    /// Language of the turn that goes on, once it is detected.
+    /// Language of the turn in progress, once it is detected.
     language: Option<String>,
 }
 
@@ -280,7 +280,7 @@ fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>
     Ok(Job { engine: Engine::clone(&session.setup.engine), input: ready(Ok(request)).boxed(), reply })
 }
 
-/// The words of a step behind what was decided; `None` if its transcript does not begin with that.
+/// The words of a step after what was decided; `None` if its transcript does not begin with that.
 fn words_behind(step: &Step) -> Option<Vec<LiveWord>> {
     let ms = |seconds: f64| (step.start_ms + (seconds.max(0.0) * 1e3) as u64).min(step.end_ms);
     let mut left = step.decided.as_str();
@@ -318,7 +318,7 @@ impl<'a> TokenProbabilities<'a> {
         Self { tokens: segment.logprobs.iter(), ahead: 0 }
     }
 
-    /// The least probability of the tokens of the next word, without the marks behind it: an unlikely full stop says nothing
+    /// The least probability of the tokens of the next word, without the marks after it: an unlikely full stop says nothing
     /// about the word. `None` without tokens.
     fn least(&mut self, word: &str) -> Option<f32> {
         let spoken = word.trim_end_matches(|c: char| !c.is_alphanumeric()).len();

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 /// The most entries that are kept after they were sent.
 const MAX_KEPT: usize = 4_096;
 
-/// The queue of a session, and behind it the last of what was sent.
+/// The queue of a session, and after it the last of what was sent.
 pub(crate) struct Outbox {
     entries: VecDeque<Entry>,
     /// Index of the next entry to send.
@@ -240,7 +240,7 @@ impl Outbox {
         }
     }
 
-    /// Continues at sample `next_sample` of the session: with it and the frames behind the sample before it.
+    /// Continues at sample `next_sample` of the session: with it and the frames after the sample before it.
     ///
     /// # Errors
     /// The sample is not kept any more, or was not sent, or no chunk starts there and chunks cannot be divided.
@@ -349,7 +349,7 @@ mod tests {
                 prop_assert_eq!(frame["sample_offset"].as_u64(), Some(offset));
                 offset += frame["samples"].as_u64().unwrap();
             }
-            // Everything behind the last sample that the client has comes again.
+            // Everything after the last sample that the client has comes again.
             let ends = lengths.iter().scan(0, |end, length| { *end += length; Some(*end) });
             let expected = ends.filter(|end| *end >= at).count();
             prop_assert_eq!(frames.iter().filter(|frame| frame["after"].is_number()).count(), expected);

@@ -99,7 +99,7 @@ impl<T> Timeline<T> {
         self.spoken.get(index)
     }
 
-    /// The utterances behind the one at `index`.
+    /// The utterances after the one at `index`.
     pub(crate) fn behind(&self, index: usize) -> impl Iterator<Item = &Spoken<T>> {
         self.spoken.iter().skip(index + 1)
     }

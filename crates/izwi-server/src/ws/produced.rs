@@ -20,7 +20,7 @@ impl Produced {
         self.emissions.extend(emissions);
     }
 
-    /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those behind the
+    /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those after the
     /// last frame that was heard do not count, unless the answer `is_complete` and all of it was heard.
     pub(crate) fn heard(&self, played: u64, is_complete: bool) -> usize {
         if is_complete && self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {

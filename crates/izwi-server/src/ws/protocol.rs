@@ -35,9 +35,9 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     None,
-    /// End the current generations and drop the jobs behind them. Without a current generation it does nothing.
+    /// End the current generations and drop the jobs after them. Without a current generation it does nothing.
     Interrupt,
-    /// End the current generations; the jobs behind them stay. Without a current generation it does nothing.
+    /// End the current generations; the jobs after them stay. Without a current generation it does nothing.
     Cancel,
     /// End one generation, as [`Protocol::number`] tells it, if it is current.
     CancelOne(u64),
@@ -206,7 +206,7 @@ pub(crate) trait Protocol: Sized + Send + 'static {
         configured
     }
 
-    /// Whether a session that is over was refused: it closes with 1008, and with the error that was told last.
+    /// Whether a session that is over was refused: it closes with 1008, and with the error that was reported last.
     fn is_refused(&self) -> bool {
         false
     }

@@ -89,7 +89,7 @@ impl Writer {
 
     /// Sends the answer to a close frame, which the socket itself has queued.
     pub(super) async fn answer_close(&mut self) -> Result<(), axum::Error> {
-        // A message that was handed over before and not sent yet is refused behind a close frame. That error comes once.
+        // A message that was handed over before and not sent yet is refused after a close frame. That error comes once.
         match self.sink.flush().await {
             Ok(()) => Ok(()),
             Err(_) => self.sink.flush().await,

@@ -1,4 +1,4 @@
-//! Packages of the program and its clients: archives of a release, the files beside them, static checks, and a trial of each
+//! Packages of the program and its clients: archives of a release, the files next to them, static checks, and a trial of each
 //! way of installation on this machine.
 
 mod archive;

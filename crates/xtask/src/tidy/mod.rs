@@ -1,6 +1,6 @@
 //! The structural rules of this repository: each check is a function over the list of files and prints `path:line: rule: remedy`.
 //!
-//! Runs as `cargo xtask tidy` and as a test of this package. A rule's exceptions stand beside it, each with its reason.
+//! Runs as `cargo xtask tidy` and as a test of this package. A rule's exceptions stand alongside it, each with its reason.
 
 mod circles;
 mod code;

@@ -1,4 +1,4 @@
-//! The small files of a checkpoint: settings and tokenizers. The weights beside them are those of tiny golden models.
+//! The small files of a checkpoint: settings and tokenizers. The weights alongside them are those of tiny golden models.
 
 use std::path::{Path, PathBuf};
 

@@ -26,11 +26,11 @@ fn json_seeds() -> Vec<Vec<u8>> {
         r#"0{"model":"voice","input":"Hi. You.","voice":{"id":"alloy"},"response_format":"wav","speed":1.5,"seed":7}"#.to_owned(),
         r#"0{"model":"voice","input":"Hi","stream_format":"sse","temperature":0.5,"top_p":1,"top_k":5,"max_tokens":9,"language":"en","instructions":"x","priority":"low","live":false,"first_chunk_ms":50}"#.to_owned(),
         format!(r#"0{{"model":"voice","input":"Hi","ref_audio":"data:audio/wav;base64,{wav}","ref_text":"a","x_vector_only_mode":true}}"#),
-        format!(r#"1{{"model":"ear","audio":"{wav}","language":"en","response_format":"verbose_json","timestamp_granularities":["word"],"temperature":0.2}}"#),
-        format!(r#"1{{"model":"ear","audio_base64":"{wav}","stream":true,"seed":1,"prompt":"a"}}"#),
-        format!(r#"1{{"model":"ear","audio":"{wav}","include":["logprobs"],"languages":["en"],"keywords":["a"],"chunking_strategy":{{"type":"server_vad","threshold":0.5,"prefix_padding_ms":1,"silence_duration_ms":2}}}}"#),
+        format!(r#"1{{"model":"listener","audio":"{wav}","language":"en","response_format":"verbose_json","timestamp_granularities":["word"],"temperature":0.2}}"#),
+        format!(r#"1{{"model":"listener","audio_base64":"{wav}","stream":true,"seed":1,"prompt":"a"}}"#),
+        format!(r#"1{{"model":"listener","audio":"{wav}","include":["logprobs"],"languages":["en"],"keywords":["a"],"chunking_strategy":{{"type":"server_vad","threshold":0.5,"prefix_padding_ms":1,"silence_duration_ms":2}}}}"#),
         format!(r#"2{{"name":"a","model":"voice","audio_sample":"{wav}","ref_text":"a","overwrite":true}}"#),
-        format!(r#"3{{"model":"ear","audio":"{wav}","response_format":"srt"}}"#),
+        format!(r#"3{{"model":"listener","audio":"{wav}","response_format":"srt"}}"#),
     ]
     .map(String::into_bytes)
     .into()
@@ -45,11 +45,11 @@ fn form_seeds() -> Vec<Vec<u8>> {
     let wav = String::from_utf8_lossy(wav);
     let file = part("file", "; filename=\"a.wav\"\r\nContent-Type: audio/wav", &wav);
     [
-        format!("1{}{}{file}{end}", part("model", "", "ear"), part("temperature", "", "0.5")),
+        format!("1{}{}{file}{end}", part("model", "", "listener"), part("temperature", "", "0.5")),
         format!(
             "1{file}{}{}{}{end}",
             part("timestamp_granularities[]", "", "word"),
-            part("model", "", "ear"),
+            part("model", "", "listener"),
             part("response_format", "", "verbose_json")
         ),
         format!("2{}{}{file}{end}", part("name", "", "a"), part("overwrite", "", "1")),

@@ -27,7 +27,7 @@ impl Service {
     fn new() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let registry = Registry::new(RegistryConfig {
-            default_asr: Some("ear".to_owned()),
+            default_asr: Some("listener".to_owned()),
             ..RegistryConfig::new("voice")
         });
         runtime.block_on(async {
@@ -40,11 +40,11 @@ impl Service {
                     SimulatedModel { appends_text: true, samples_per_token: 10, ..SimulatedModel::default() },
                 ),
                 (
-                    "ear",
+                    "listener",
                     SimulatedModel { transcribes: true, sample_rate: 16_000, ..SimulatedModel::default() },
                 ),
                 (
-                    "friend",
+                    "talker",
                     SimulatedModel { chats: true, samples_per_token: 10, ..SimulatedModel::default() },
                 ),
             ];

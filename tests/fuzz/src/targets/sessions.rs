@@ -90,7 +90,7 @@ fn speech() -> Vec<Vec<u8>> {
 fn chat() -> Vec<Vec<u8>> {
     vec![
         joined(&[
-            br#"{"type":"session.config","model":"friend","system":"Be kind.","input_sample_rate":16000,"temperature":0.5}"#,
+            br#"{"type":"session.config","model":"talker","system":"Be kind.","input_sample_rate":16000,"temperature":0.5}"#,
             br#"{"type":"input.text","text":"Hi."}"#,
             b"\x02\x40Hello",
             b"\x02\x40 you",
@@ -158,7 +158,7 @@ fn realtime() -> Vec<Vec<u8>> {
 fn live() -> Vec<Vec<u8>> {
     vec![
         joined(&[
-            br#"{"type":"session.config","model":"ear","language":"en","prompt":"Names.","sample_rate":16000,"latency_ms":200,"word_times":true,"silence_duration_ms":200}"#,
+            br#"{"type":"session.config","model":"listener","language":"en","prompt":"Names.","sample_rate":16000,"latency_ms":200,"word_times":true,"silence_duration_ms":200}"#,
             b"\x05\x0a\x02",
             b"\x02\x00 And so my",
             b"\x03",

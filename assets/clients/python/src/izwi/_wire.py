@@ -15,7 +15,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 SPEECH_STREAM = "/v1/audio/speech/stream"
 LIVE_STREAM = "/v1/audio/transcriptions/stream"
 CLOSE_TIMEOUT_S = 0.5
-"""The server ends a session at the close frame; its answer stands behind audio that nobody reads."""
+"""The server ends a session at the close frame; its answer stands after audio that nobody reads."""
 
 Recording = bytes | str | os.PathLike[str] | IO[bytes]
 """A recording: its bytes, the path of a file, or a file opened for reading bytes."""
@@ -66,7 +66,7 @@ def file_of(recording: Recording) -> tuple[str, bytes]:
 
 
 def form_of(model: str, form: str, language: str | None, word_times: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a transcription beside its file."""
+    """The fields of a transcription alongside its file."""
     fields: dict[str, Any] = {"model": model, "response_format": form}
     if language is not None:
         fields["language"] = language

@@ -69,7 +69,7 @@ def _shift(
     last = 0.0
     for part, offset, end in zip(parts, offsets, ends, strict=True):
         for item in part[field] or []:
-            # A model may place the last word behind the end of its segment.
+            # A model may place the last word after the end of its segment.
             start = min(max(item["start"] + offset, last), end)
             last = min(max(item["end"] + offset, start), end)
             joined.append({**item, "start": round(start, 3), "end": round(last, 3)})

@@ -159,7 +159,7 @@ async def _relay(upstream: aiohttp.ClientWebSocketResponse, receive: Receive, se
         elif (code := await up) is not None:
             await upstream.close(code=code)
     except ConnectionError:
-        # A side went away between two frames; both ends are closed behind this.
+        # A side went away between two frames; both ends are closed after this.
         pass
     finally:
         for task in (up, down):

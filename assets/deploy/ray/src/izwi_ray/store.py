@@ -7,7 +7,7 @@
 
 A result counts once its file has its name: by a rename on a local file system, by one upload elsewhere. A unit that runs twice
 writes the same name, so no row can come twice. `publish` copies units into parts and removes them behind that; a unit whose
-key is in a part is published already. Every state that a kill leaves is thus either before or behind one of these steps.
+key is in a part is published already. Every state that a kill leaves is thus either before or after one of these steps.
 """
 
 import io

@@ -1,4 +1,4 @@
-//! The terms of the cost model in `docs/metal.md`, measured: what a step asks of a GPU, beside its time.
+//! The terms of the cost model in `docs/metal.md`, measured: what a step asks of a GPU, besides its time.
 
 use serde::{Deserialize, Serialize};
 

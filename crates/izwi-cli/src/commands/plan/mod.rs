@@ -112,7 +112,7 @@ struct Assumptions {
     refused: f64,
     spare: u64,
     headroom: f64,
-    /// Streams at once on the average.
+    /// Streams at once on average.
     streams: f64,
 }
 
@@ -131,7 +131,7 @@ struct Kind {
     limit: String,
     /// Share of the device that so many streams use.
     utilisation: Option<f64>,
-    /// Predicted seconds to the first audio beside as many.
+    /// Predicted seconds to the first audio alongside as many.
     first_audio_s: Option<f64>,
     /// If each utterance goes to the machine with the fewest streams; absent beyond a million machines.
     least_streams: Option<Count>,
@@ -150,7 +150,7 @@ struct Count {
     refused: f64,
     /// Share that waits then.
     waiting: f64,
-    /// Share of a device that is in use on the average.
+    /// Share of a device that is in use on average.
     utilisation: f64,
     price_per_hour: Option<f64>,
 }

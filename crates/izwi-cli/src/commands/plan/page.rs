@@ -58,7 +58,7 @@ fn assumptions(assumptions: &Assumptions) -> String {
     output::format_columns(&[
         [
             "speech".to_owned(),
-            format!("{} of the time, {streams:.1} streams at once on the average", percent(*duty)),
+            format!("{} of the time, {streams:.1} streams at once on average", percent(*duty)),
         ],
         ["utterances".to_owned(), format!("{utterance_s} s, {arrivals}")],
         [

@@ -52,7 +52,7 @@ enum VoicesCommand {
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn,symphonia=off");
     if args.command.is_some() && args.list.is_given() {
-        let help = "give them behind it, as in `izwi voices list --json`";
+        let help = "give them after it, as in `izwi voices list --json`";
         return Err(failure::usage("the options of a list stand before the name of a command", help));
     }
     let store = models::open(&resolved.settings)?;

@@ -33,7 +33,7 @@ pub(super) fn blocks(page: &str) -> Result<Vec<Block>, String> {
         let Some(info) = line.trim_start().strip_prefix("```") else {
             let comment = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
             if mark.is_some() {
-                return Err(format!("line {at}: a mark without a code block behind it"));
+                return Err(format!("line {at}: a mark without a code block after it"));
             }
             mark = comment.and_then(|comment| comment.strip_prefix("no-run"));
             continue;

@@ -55,7 +55,7 @@ pub(super) fn repository() -> &'static Path {
 /// Makes the folder.
 pub(super) fn make() -> tempfile::TempDir {
     let root = repository();
-    // Beside the models, so that they can be linked.
+    // Next to the models, so that they can be linked.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| folder.path().join(name);
     for (file, name) in FILES {

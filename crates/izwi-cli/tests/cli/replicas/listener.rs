@@ -127,7 +127,7 @@ impl Listener {
         Ok(true)
     }
 
-    /// Reads the audio behind its description, which continues what came before.
+    /// Reads the audio after its description, which continues what came before.
     fn chunk(&mut self, described: &Value) -> tungstenite::Result<()> {
         let number = |name: &str| described[name].as_u64().unwrap();
         assert_eq!(number("sample_offset") as usize, self.audio.len() / SAMPLE, "{described}");

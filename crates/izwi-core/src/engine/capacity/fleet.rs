@@ -44,7 +44,7 @@ pub struct Need {
     pub refused: f64,
     /// Share that waits then.
     pub waiting: f64,
-    /// Streams of one machine on the average while all machines are up.
+    /// Streams of one machine on average while all machines are up.
     pub streams: f64,
 }
 
@@ -53,7 +53,7 @@ pub struct Need {
 pub struct TooMany;
 
 impl Demand {
-    /// Streams that play at once on the average.
+    /// Streams that play at once on average.
     pub fn streams(&self) -> f64 {
         self.listeners * self.duty
     }

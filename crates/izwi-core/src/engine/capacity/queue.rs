@@ -3,7 +3,7 @@
 //! Must not know machines.
 
 /// The share of arrivals that find all `places` taken and leave, if arrivals are independent and `offered` places would be taken
-/// on the average. 1 without places.
+/// on average. 1 without places.
 pub fn erlang_b(places: usize, offered: f64) -> f64 {
     (1..=places).fold(1.0, |blocked, place| offered * blocked / (place as f64 + offered * blocked))
 }

@@ -1,5 +1,5 @@
 //! Loads a model on its device. With `auto` on a machine with Metal, the faster of Metal and CPU for this model: measured
-//! once, then remembered beside its weights.
+//! once, then remembered next to its weights.
 //!
 //! Knows no schedule and allocates no KV pool.
 

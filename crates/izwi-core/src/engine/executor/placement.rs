@@ -1,6 +1,6 @@
 //! Placement of a model's replicas on devices by memory.
 //!
-//! The need of the first replica is known once it is loaded; devices behind it that tell less free memory are left out, and
+//! The need of the first replica is known once it is loaded; devices after it that tell less free memory are left out, and
 //! so is one on which the model does not load.
 
 use izwi_nn::device;

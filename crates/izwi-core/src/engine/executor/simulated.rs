@@ -133,7 +133,7 @@ struct Job {
     /// Whether it is a turn of a conversation.
     is_chat: bool,
     seed: u64,
-    /// The prompt behind an encoder in parts.
+    /// The prompt after an encoder in parts.
     prompt: Vec<u64>,
     /// Text that arrives while it is spoken, in place of `length`.
     open_text: Option<Arc<OpenText>>,

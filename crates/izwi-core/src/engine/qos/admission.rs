@@ -13,9 +13,9 @@ use crate::engine::types::Prediction;
 
 /// Standard deviations of the accumulated step times that a stream is ahead of its player.
 const DEVIATIONS: f64 = 5.0;
-/// Chunks from the first one on behind which the next one has to be in time.
+/// Chunks from the first one on after which the next one has to be in time.
 const CHECKED_CHUNKS: usize = 16;
-/// When so many seconds are owed to bulk work beyond its next piece, no stream starts beside others until they are paid.
+/// When so many seconds are owed to bulk work beyond its next piece, no stream starts alongside others until they are paid.
 const MOST_OWED_S: f64 = 0.5;
 /// Share of the device for streams that start.
 const START_SHARE: f64 = 0.1;
@@ -28,7 +28,7 @@ const LEAST_IDLE: f64 = 0.04;
 /// Share by which the silence before a stream slower than real time exceeds the prediction.
 const PREBUFFER_MARGIN: f64 = 0.25;
 
-/// What the streams of one model have in common, on the average.
+/// What the streams of one model have in common, on average.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamRate {
     /// Work of one step of one stream.
@@ -345,7 +345,7 @@ impl Situation<'_> {
         start_s
     }
 
-    /// Whether the device keeps another stream beside those that run.
+    /// Whether the device keeps another stream alongside those that run.
     fn fits(&self, running: &[Running], next: Next<'_>) -> bool {
         let own = running.iter().filter(|stream| stream.utilisation.is_none()).count();
         let others: f64 = running.iter().filter_map(|stream| stream.utilisation).sum();
@@ -362,7 +362,7 @@ impl Situation<'_> {
         device_s.max(stream.paced_s)
     }
 
-    /// Seconds to generate audio beside other streams, bulk work and prompts.
+    /// Seconds to generate audio alongside other streams, bulk work and prompts.
     fn generation_s(&self, setup: StepShape, audio_s: f64, streams: usize) -> f64 {
         let share = (1.0 - self.others_share() - self.bulk_share() - START_SHARE).max(0.1);
         (self.setup_s(setup) + audio_s / self.rate.audio_s * self.step_s(streams.max(1))) / share
@@ -387,7 +387,7 @@ impl Situation<'_> {
         (Forecast { prediction: Some(prediction), head_start_s }, first_audio_s)
     }
 
-    /// How a stream that begins to play goes on beside those that run: its real-time factor, the silence before it, and its
+    /// How a stream that begins to play continues alongside those that run: its real-time factor, the silence before it, and its
     /// head start in seconds. `None` before anything is known about the model.
     pub fn playing(&self, candidate: &Candidate) -> Option<(f32, Duration, f64)> {
         let is_known = self.costs.is_known() && self.rate.audio_s > 0.0;
@@ -406,7 +406,7 @@ impl Situation<'_> {
         (rtf as f32, seconds(prebuffer_s), head_start_s)
     }
 
-    /// Seconds for the prompt. Streams that play go on meanwhile: what they are ahead is spent on it, and what is missing is
+    /// Seconds for the prompt. Streams that play continue meanwhile: what they are ahead is spent on it, and what is missing is
     /// earned first, by the share of the device that is idle.
     fn startup_s(&self, candidate: &Candidate, beside: usize) -> f64 {
         let starting = self.streams.iter().filter(|stream| stream.ahead_s.is_none());
@@ -420,7 +420,7 @@ impl Situation<'_> {
         work_s + missing_s * (1.0 / idle - 1.0)
     }
 
-    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of each chunk behind it end
+    /// Seconds of audio beyond the first chunk that are generated before it leaves: the steps of each chunk after it end
     /// before the chunks before it are played, even if one of these steps is long.
     fn head_start_s(&self, candidate: &Candidate, streams: usize, step_s: f64) -> f64 {
         let Candidate { chunks, length_s, .. } = *candidate;
@@ -503,7 +503,7 @@ impl Situation<'_> {
     }
 }
 
-/// Whether the device keeps the streams of an engine, which need a share of it, beside those of others, with the shares of bulk
+/// Whether the device keeps the streams of an engine, which need a share of it, alongside those of others, with the shares of bulk
 /// work and of prompts left. Streams that need very little may have it of the share of prompts.
 fn keeps(share: f64, others: f64) -> bool {
     let prompts = if share > LITTLE_SHARE { START_SHARE } else { 0.0 };
@@ -687,7 +687,7 @@ mod tests {
         assert!(matches!(decision, Decision::Wait(_)), "{decision:?}");
         let waits = prediction(decision).first_audio.as_secs_f64();
         assert!((1.0..1.6).contains(&waits), "{waits}");
-        // The next one waits behind it, for the other seven.
+        // The next one waits after it, for the other seven.
         let held = [HeldStream { candidate: candidate(), waited_s: 1.0 }];
         let behind = Situation { held: &held, ..situation(&costs, &streams) }.decide(&candidate());
         assert!(matches!(behind, Decision::Refuse { .. }), "{behind:?}");
@@ -760,7 +760,7 @@ mod tests {
         // A frame of 80 ms takes 62, and at most 68: each is there when the one before it is played.
         let short = head_start(&costs(0.01, 0.052), Some(1_920));
         assert!(short < 0.02, "{short}");
-        // Beside bulk work one that takes 76 takes longer than it plays.
+        // Alongside bulk work one that takes 76 takes longer than it plays.
         let short = head_start(&costs(0.01, 0.066), Some(1_920));
         assert!((0.07..0.2).contains(&short), "{short}");
     }

@@ -1,7 +1,7 @@
 //! Arbitration of a device that several engines share: one step at a time, live streams first, and it counts time.
 //!
 //! - Of steps whose audio runs out soon the one with the earliest deadline has the device.
-//! - Other steps go if all such deadlines are still met behind them: those of streams that start, then the rest, each in
+//! - Other steps go if all such deadlines are still met after them: those of streams that start, then the rest, each in
 //!   the order of their arrival.
 //! - Bulk work is owed [`BULK_SHARE`] of the time that it waits. A piece that is owed and fits goes first.
 //! - What fits at no time is not put off without end: bulk work goes once too much is owed to it, and a stream starts once its
@@ -56,14 +56,14 @@ pub struct TurnRequest {
     pub bulk: Duration,
     /// When the streams that it starts were promised to be heard; `None` if it starts none, or nothing was promised.
     pub promised: Option<Instant>,
-    /// Whether the engine has checked that it fits before its own live streams must go on.
+    /// Whether the engine has checked that it fits before its own live streams must continue.
     pub is_checked: bool,
 }
 
 /// What an engine's live streams need of the device, as published after each of its steps.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct EngineLoad {
-    /// The next deadline of its streams; `None` if no live stream can go on.
+    /// The next deadline of its streams; `None` if no live stream can continue.
     pub(super) due: Option<Due>,
     /// What its streams must be ahead then, since they fall behind their players until they end.
     pub(super) behind: Duration,
@@ -108,7 +108,7 @@ pub(super) struct Others {
     pub(super) streams: Vec<StreamLoad>,
     /// Those that were accepted and wait.
     pub(super) held: Vec<HeldLoad>,
-    /// When one of them must go on at the latest.
+    /// When one of them must continue at the latest.
     pub(super) latest_start: Option<Instant>,
     /// Their longest step, in seconds.
     pub(super) step_s: f64,
@@ -248,18 +248,18 @@ impl State {
         starts.min()
     }
 
-    /// The deadlines beside a waiter: those of other engines, or all of them for work outside of steps.
+    /// The deadlines alongside a waiter: those of other engines, or all of them for work outside of steps.
     fn dues_beside(&self, waiter: &Waiter) -> Vec<Due> {
         self.dues(waiter.request.is_checked.then_some(waiter.member))
     }
 
-    /// When a step must end. One without streams that play must end before those of its engine go on.
+    /// When a step must end. One without streams that play must end before those of its engine continue.
     fn deadline(&self, waiter: &Waiter) -> Option<Instant> {
         let due = self.due(waiter.member)?;
         if waiter.request.due.is_some() { Some(due.at) } else { due.at.checked_sub(due.work) }
     }
 
-    /// Whether all deadlines are met behind a step.
+    /// Whether all deadlines are met after a step.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
         Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| now + waiter.request.predicted <= at)
     }
@@ -288,7 +288,7 @@ impl State {
             let deadlines = waiters().filter_map(|(index, waiter)| Some((self.deadline(waiter)?, index)));
             let mut soon: Vec<_> = deadlines.filter(|(at, _)| *at <= now + DUE_SOON).collect();
             soon.sort_unstable();
-            // The one behind which all others are still met; with none, the first.
+            // The one after which all others are still met; with none, the first.
             let fitting = soon.iter().find(|(_, index)| self.fits(&self.waiting[*index], now));
             if let Some((_, index)) = fitting {
                 return Some(*index);
@@ -582,7 +582,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_starts_waits_for_those_that_play_and_comes_before_bulk_work() {
         let starting = |predicted| TurnRequest { is_live: true, ..bulk(predicted) };
-        // A start of 90 ms ends too late for the stream that is due in 60, and fits behind it.
+        // A start of 90 ms ends too late for the stream that is due in 60, and fits after it.
         assert_eq!(order(vec![bulk(ms(10)), starting(ms(90)), live(60)]).await, [2, 1, 0]);
         assert_eq!(order(vec![bulk(ms(10)), starting(ms(20)), live(60)]).await, [1, 2, 0]);
     }

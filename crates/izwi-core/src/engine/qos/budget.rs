@@ -1,4 +1,4 @@
-//! The time of a step: what may run beside the streams that play, so that none of them runs out of audio.
+//! The time of a step: what may run alongside the streams that play, so that none of them runs out of audio.
 //!
 //! Must not know queues or blocks.
 
@@ -10,7 +10,7 @@ use super::cost::{CostModel, StepShape, safety};
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
 
-/// What limits the time of the next step, beside the engine's own streams.
+/// What limits the time of the next step, alongside the engine's own streams.
 #[derive(Debug, Clone)]
 pub struct StepLimits {
     /// Time of steps, of which some is known.
@@ -19,7 +19,7 @@ pub struct StepLimits {
     pub reserve_s: f64,
     /// Seconds of the device that are owed to bulk work.
     pub bulk_credit_s: f64,
-    /// When the live streams of other engines on the device must go on, in microseconds on the engine's clock.
+    /// When the live streams of other engines on the device must continue, in microseconds on the engine's clock.
     pub others_us: Option<u64>,
     /// Share of the device that they use.
     pub others_share: f64,
@@ -79,7 +79,7 @@ pub(in crate::engine) struct TimeBudget<'a> {
 }
 
 impl<'a> TimeBudget<'a> {
-    /// A step beside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
+    /// A step alongside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
     /// all is too long for one of them.
     pub(in crate::engine) fn beside(
         limits: &'a StepLimits,
@@ -161,7 +161,7 @@ impl<'a> TimeBudget<'a> {
         may
     }
 
-    /// How many of `wanted` tokens of a prompt fit, beside the rest of their item's work.
+    /// How many of `wanted` tokens of a prompt fit, alongside the rest of their item's work.
     pub(in crate::engine) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
         let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };

@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 8192;
 const MIN_LETTERS: usize = 3;
 /// Fewer Latin letters tell no language.
 const MIN_LATIN_LETTERS: usize = 40;
-/// Confidence from which a language is told.
+/// Confidence from which a language is reported.
 const MIN_CONFIDENCE: f64 = 0.9;
 
 /// Scripts: their letters, and the codes of languages that are written in them, the likeliest first.

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use izwi_types::excerpt;
 use regex::Regex;
 
-/// Marks that are told of one text.
+/// Marks that are reported for one text.
 const MAX_FOUND: usize = 8;
 /// A longer mark that is still open is text.
 const MAX_OPEN_BYTES: usize = 256;
@@ -51,7 +51,7 @@ pub(super) struct Filter {
     found: Vec<String>,
     /// The last character that was passed on.
     last: Option<char>,
-    /// Whether a mark came behind it.
+    /// Whether a mark came after it.
     is_behind_mark: bool,
 }
 

@@ -184,7 +184,7 @@ impl Sequence {
     }
 
     /// Removes from the prefix cache what it generated, unless later prompts may contain it. Preempted, it found that there
-    /// itself; behind its end it would only displace what others share.
+    /// itself; after its end it would only displace what others share.
     pub(super) fn forget_generated(&self, kv: &mut KVCacheManager) {
         if let Workload::Autoregressive { prompt_tokens, .. } = &self.work
             && !self.is_continued
@@ -283,7 +283,7 @@ impl Sequence {
         }
     }
 
-    /// Discards computed positions: an autoregressive sequence recomputes all known ones, a search begins again behind its
+    /// Discards computed positions: an autoregressive sequence recomputes all known ones, a search begins again after its
     /// prompt. Finished units stay.
     pub(super) fn preempt(&mut self) {
         self.branches = 1;

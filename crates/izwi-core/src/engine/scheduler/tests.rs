@@ -534,7 +534,7 @@ fn encoders_of_cached_positions_cost_nothing() {
     bench.prompt_with(Priority::Normal, &history, 9);
     let result = bench.step();
     bench.complete(&result);
-    // The turns so far with two recordings, and a short one behind them. With the first two no step has room for it.
+    // The turns so far with two recordings, and a short one after them. With the first two no step has room for it.
     let turn: Vec<u64> = (0..30).collect();
     let encoders = [(10, 400), (24, 300), (28, 20)].map(|(end, tokens)| EncoderWork { end, tokens });
     let Workload::Autoregressive { prefix, .. } = bench.work(&turn, 5, 0) else { panic!("a prompt") };

@@ -1,4 +1,4 @@
-//! Decisions where the time of a step counts: what fits beside the streams that play.
+//! Decisions where the time of a step counts: what fits alongside the streams that play.
 //!
 //! Must not know blocks.
 
@@ -64,7 +64,7 @@ impl<'a> Round<'a> {
             let (left_s, steps) = match (sequence.class(), sequence.playback) {
                 (Class::Bulk, _) => continue,
                 (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps)),
-                // It generates its first audio beside those that play.
+                // It generates its first audio alongside those that play.
                 (_, None) => (f64::INFINITY, 1.0),
             };
             let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);

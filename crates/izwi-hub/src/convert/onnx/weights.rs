@@ -13,7 +13,7 @@ use crate::convert::error::ConversionError;
 
 /// Dequantising int8 to f32 takes 4 times the space; more means that the file repeats one weight.
 const MAX_GROWTH: usize = 8;
-/// Operations behind a product: a cast, the scales and the bias.
+/// Operations after a product: a cast, the scales and the bias.
 const MAX_STEPS: usize = 4;
 /// Rows and columns that are transposed together.
 const TILE: usize = 32;
@@ -91,7 +91,7 @@ struct Rules<'g> {
 
 impl<'g> Rules<'g> {
     /// `(weight - zero point) * scale`, from MatMulInteger or ConvInteger, a Cast and a Mul by the scales, and the Add of a
-    /// bias before or behind those.
+    /// bias before or after those.
     fn integer_product(&mut self, node: &'g Node<'g>) -> Result<(), ConversionError> {
         let Some((weight, tensor)) = self.initialiser(node.inputs.get(1)) else {
             return Err(unsupported(node, "multiplies by no stored weight"));

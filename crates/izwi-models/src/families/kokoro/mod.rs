@@ -283,7 +283,7 @@ impl SpeechModel for Kokoro {
     }
 }
 
-/// What is told of a text that has no phonemes in the language of a tag.
+/// What is reported of a text that has no phonemes in the language of a tag.
 fn refusal(error: &FrontEndError, input: &SpeakInput, tag: &str) -> InputError {
     let param = match error {
         FrontEndError::Program { .. } | FrontEndError::Load(_) => "input",

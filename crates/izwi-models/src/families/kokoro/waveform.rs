@@ -229,7 +229,7 @@ mod tests {
         let noise = vec![0.0; 20 * 300];
         let source = waveform.source(&[240.0; 20], &noise);
         let crossings = source.windows(2).filter(|pair| pair[0] < 0.0 && pair[1] >= 0.0).count();
-        // The phase is held before the centre of the first frame and behind that of the last.
+        // The phase is held before the centre of the first frame and after that of the last.
         assert!((56..=58).contains(&crossings), "{crossings}");
         assert!(source.iter().all(|x| x.abs() <= 0.1));
         assert!(waveform.source(&[0.0; 20], &noise).iter().all(|x| *x == 0.0));

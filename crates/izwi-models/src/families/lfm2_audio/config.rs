@@ -200,7 +200,7 @@ impl Config {
     /// Sizes of the language model.
     ///
     /// # Errors
-    /// Never behind [`Self::parse`].
+    /// Never after [`Self::parse`].
     pub(super) fn backbone(&self) -> Result<StackShape, String> {
         let lfm = &self.lfm;
         Ok(StackShape {

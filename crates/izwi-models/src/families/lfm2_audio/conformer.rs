@@ -122,7 +122,7 @@ impl AudioEncoder {
     }
 }
 
-/// Half a feed-forward network, attention, convolution, half a feed-forward network, each behind its norm and around a
+/// Half a feed-forward network, attention, convolution, half a feed-forward network, each after its norm and around a
 /// residual; a norm at the end.
 #[derive(Debug)]
 struct Layer {
@@ -255,7 +255,7 @@ impl Attention {
     }
 }
 
-/// A gated linear layer, a convolution of each channel with the batch norm behind it, SiLU, a linear layer; added to the
+/// A gated linear layer, a convolution of each channel with the batch norm after it, SiLU, a linear layer; added to the
 /// input.
 #[derive(Debug)]
 struct Convolution {

@@ -364,7 +364,7 @@ fn golden_bf16_weights_are_within_the_rounding_of_the_reference() {
     let case = case(&loaded, "asr");
     let mut record = Record::default();
     let generated = run(&loaded, &[case], usize::MAX, false, &mut record).remove(0);
-    // Rows behind the same history: up to where one of the three first says something else.
+    // Rows after the same history: up to where one of the three first says something else.
     let generated =
         generated.iter().map(|emission| if let Emission::Token(id) = emission { *id } else { u32::MAX });
     let (theirs, exact_text) = (ids(&golden["out.text"]), ids(&exact["out.text"]));

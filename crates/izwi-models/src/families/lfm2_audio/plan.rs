@@ -49,7 +49,7 @@ const MIN_TOKENS: usize = 16;
 /// The most text tokens of a second of speech, and in addition for any recording.
 const TOKENS_PER_S: usize = 12;
 const TOKENS: usize = 32;
-/// Positions a pass may generate beside its frames: text, and control codes.
+/// Positions a pass may generate besides its frames: text, and control codes.
 const SPARE_POSITIONS: usize = 16;
 /// Rows of the encoder that cost as much as one token of the language model.
 const ROWS_PER_TOKEN: usize = 4;

@@ -477,7 +477,7 @@ impl MimiTransformerConfig {
         self.output_dimensions.first().copied().unwrap_or(self.d_model)
     }
 
-    /// `width` is that of the convolutions beside it.
+    /// `width` is that of the convolutions alongside it.
     fn check(&self, of: &str, width: usize) -> Result<(), String> {
         let sizes = [("d_model", self.d_model), ("dim_feedforward", self.dim_feedforward)];
         within(of, &sizes, MAX_SIZE)?;

@@ -51,7 +51,7 @@ pub(super) struct Generator {
     times: PartTimes,
 }
 
-/// One pass: the text behind the voice, and how to sample.
+/// One pass: the text after the voice, and how to sample.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) voice: Arc<Voice>,

@@ -26,7 +26,7 @@ pub(super) fn tensors(name: &str) -> HashMap<String, Tensor> {
     SET.tensors(name)
 }
 
-/// A JSON file beside the tensors.
+/// A JSON file next to the tensors.
 pub(super) fn json<T: serde::de::DeserializeOwned>(name: &str) -> T {
     SET.json(name)
 }

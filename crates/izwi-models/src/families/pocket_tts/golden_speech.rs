@@ -19,7 +19,7 @@ use crate::mini_engine;
 use izwi_nn::kv_pool::KvPool;
 use izwi_types::{Precision, PrepareLimits, SamplingParams, SpeakInput, VoiceReference};
 
-/// Tolerance of samples behind a feedback loop that amplifies rounding.
+/// Tolerance of samples after a feedback loop that amplifies rounding.
 const LOOP_TOLERANCE: f32 = 2e-3;
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 4;

@@ -12,7 +12,7 @@ const FEW_WORDS: usize = 4;
 /// Words below which spaces may be put before a text, and those spaces.
 const PADDED_WORDS: usize = 5;
 const PADDING: &str = "        ";
-/// Tokens before and behind a cut that tell whether it is inside a number.
+/// Tokens before and after a cut that tell whether it is inside a number.
 const CONTEXT: usize = 8;
 
 const TERMINAL: [char; 4] = ['.', '!', '?', '…'];
@@ -91,7 +91,7 @@ impl<'a> FromIterator<Rewritten<'a>> for String {
     }
 }
 
-/// The text without the first comma, semicolon or colon behind each terminal mark, and the spaces between them.
+/// The text without the first comma, semicolon or colon after each terminal mark, and the spaces between them.
 fn without_mark_after_end(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -168,7 +168,7 @@ fn group(segments: Vec<(usize, String)>) -> Vec<String> {
     chunks.iter().map(|chunk| chunk.trim_matches(is_space).to_owned()).collect()
 }
 
-/// Cuts tokens behind every run of `marks`, but where `is_joined` says of the place behind that it is none.
+/// Cuts tokens after every run of `marks`, but where `is_joined` says of the place after that it is none.
 fn cut<'a>(tokens: &'a [u32], marks: &[u32], is_joined: impl Fn(usize) -> bool) -> Vec<&'a [u32]> {
     let (mut parts, mut start, mut after_mark) = (Vec::new(), 0, false);
     for (at, token) in tokens.iter().enumerate() {

@@ -301,7 +301,7 @@ impl Voices {
         cloner.encode(&recording.samples, &self.device).map_err(unusable)
     }
 
-    /// The voice of rows `[frames, width]`, behind the row that starts every voice.
+    /// The voice of rows `[frames, width]`, after the row that starts every voice.
     fn with_start(&self, rows: Tensor, key: u64) -> Result<Voice, Error> {
         let rows = match &self.bos {
             Some(bos) => Tensor::cat(&[bos, &rows], 0)?,

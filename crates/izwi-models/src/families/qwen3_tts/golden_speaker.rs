@@ -1,4 +1,4 @@
-//! The speaker encoder and the codes of references beside the reference implementation.
+//! The speaker encoder and the codes of references compared with the reference implementation.
 
 use serde_json::Value;
 

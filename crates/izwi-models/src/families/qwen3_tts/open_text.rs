@@ -11,7 +11,7 @@ use super::config::Config;
 use super::prompt::Prompt;
 use super::tokens::{TokenizedText, Vocabulary};
 
-/// The text of a pass behind its first token, which is part of the prompt.
+/// The text of a pass after its first token, which is part of the prompt.
 #[derive(Debug)]
 pub(super) struct OpenText {
     /// Positions of the prompt.
@@ -50,7 +50,7 @@ impl OpenText {
     }
 
     /// The open text of a pass with this `prompt` in the layout of streamed text, for a text of at most `most` tokens that
-    /// goes on with `rest`. The prompt gives its trailing text to it.
+    /// continues with `rest`. The prompt gives its trailing text to it.
     pub(super) fn new(prompt: &mut Prompt, most: usize, rest: &str) -> Self {
         let mut trailing = std::mem::take(&mut prompt.trailing);
         // The token of the end.
@@ -98,7 +98,7 @@ impl OpenText {
         Ok(TextProgress { positions: (!is_last).then_some(positions), tokens_left: self.most - total })
     }
 
-    /// The text token of a generated frame: padding behind the end; `None` where it has not arrived.
+    /// The text token of a generated frame: padding after the end; `None` where it has not arrived.
     pub(super) fn token(&self, frame: usize, config: &Config) -> Option<u32> {
         let state = self.lock();
         let end = state.trailing.len();

@@ -155,7 +155,7 @@ impl QwenTts {
 /// Checks that text can be appended in this voice.
 ///
 /// # Errors
-/// It continues a recording: its prompt has a text token beside each frame of the recording, and so most of the text.
+/// It continues a recording: its prompt has a text token alongside each frame of the recording, and so most of the text.
 fn check_open(voice: Option<&ClonedVoice>) -> Result<(), InputError> {
     if voice.is_none_or(|voice| voice.reference.is_none()) {
         return Ok(());

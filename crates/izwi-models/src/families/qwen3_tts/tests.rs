@@ -405,7 +405,7 @@ impl Arrivals {
     }
 }
 
-/// Where the first word of a text and the space behind it end.
+/// Where the first word of a text and the space after it end.
 fn first_word(text: &str) -> usize {
     text.find([' ', '，']).map_or(text.len(), |at| at + text[at..].chars().next().unwrap().len_utf8())
 }

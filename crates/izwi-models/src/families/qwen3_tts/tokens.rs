@@ -43,7 +43,7 @@ pub(super) struct TokenizedText {
     pub(super) role: Vec<u32>,
     /// The text.
     pub(super) body: Vec<u32>,
-    /// The first token behind the role: of the text, or of what follows where there is no text.
+    /// The first token after the role: of the text, or of what follows where there is no text.
     pub(super) first: u32,
 }
 

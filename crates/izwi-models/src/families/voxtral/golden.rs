@@ -9,7 +9,7 @@ use izwi_nn::kv_pool::KvPool;
 use izwi_types::{Precision, PrepareLimits, Prepared, TranscriptionOptions, Work};
 
 const SET: GoldenSet = GoldenSet { name: "voxtral", variable: "IZWI_GOLDEN_VOXTRAL" };
-/// candle-transformers approximates GELU by tanh behind the convolutions.
+/// candle-transformers approximates GELU by tanh after the convolutions.
 const TOLERANCE: f32 = 1e-2;
 /// Seconds of the clip of the set.
 const CLIP_S: usize = 4;

@@ -1,4 +1,4 @@
-//! The vocabulary of a checkpoint: `tekken.json`, byte pairs by rank behind special tokens.
+//! The vocabulary of a checkpoint: `tekken.json`, byte pairs by rank after special tokens.
 //!
 //! Layout and prompts are those of mistral-common, <https://github.com/mistralai/mistral-common>. Knows no tensor.
 
@@ -53,7 +53,7 @@ struct Marks {
 /// Tokens and their bytes.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
-    /// Bytes of each token behind the special ones.
+    /// Bytes of each token after the special ones.
     pieces: Vec<Vec<u8>>,
     /// Index of each piece.
     ranks: HashMap<Vec<u8>, u32>,

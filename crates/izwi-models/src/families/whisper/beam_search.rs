@@ -72,7 +72,7 @@ pub(super) struct Hypothesis {
 #[derive(Debug)]
 pub(super) struct Beams {
     options: BeamOptions,
-    /// Texts that go on, the likeliest first; a branch of the sequence each. Before the first token one without tokens.
+    /// Unfinished texts, the likeliest first; a branch of the sequence each. Before the first token one without tokens.
     live: Vec<Hypothesis>,
     finished: Vec<Hypothesis>,
 }
@@ -101,12 +101,12 @@ impl Beams {
         *self = Self::new(self.options);
     }
 
-    /// Tokens of the likeliest text that goes on.
+    /// Tokens of the likeliest unfinished text.
     pub(super) fn likeliest(&self) -> &[u32] {
         self.live.first().map_or(&[], |live| &live.tokens)
     }
 
-    /// The newest token of each text that goes on; none before the first.
+    /// The newest token of each unfinished text; none before the first.
     pub(super) fn newest(&self) -> Vec<u32> {
         self.live.iter().filter_map(|live| live.tokens.last().copied()).collect()
     }
@@ -166,7 +166,7 @@ impl Beams {
         parents
     }
 
-    /// Whether enough texts are finished, or none goes on.
+    /// Whether enough texts are finished, or none continues.
     pub(super) fn is_complete(&self) -> bool {
         self.live.is_empty() || self.finished.len() >= self.options.candidates
     }

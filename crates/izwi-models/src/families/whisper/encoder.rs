@@ -108,7 +108,7 @@ impl Encoder {
         self.layers.len().div_ceil(self.layers_of_part).max(1)
     }
 
-    /// Computes one part for windows that all wait for this one. Returns for each its rows `[positions, width]`, behind the
+    /// Computes one part for windows that all wait for this one. Returns for each its rows `[positions, width]`, after the
     /// last part those for the decoder. A window's result is the same bits in any batch.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use izwi_types::{StepOutput, Work};
 use super::sampling::Draws;
 use super::segments::{DecodingResult, is_loop};
 
-/// The most generated tokens for a second of the window, and beside them: nobody speaks faster, loops do.
+/// The most generated tokens for a second of the window, and alongside them: nobody speaks faster, loops do.
 const TOKENS_PER_S: usize = 10;
 const SPARE_TOKENS: usize = 16;
 

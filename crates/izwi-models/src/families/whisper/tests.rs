@@ -85,7 +85,7 @@ struct Run {
     known: usize,
     begins: bool,
     blocks: Vec<u32>,
-    /// Block tables of the further branches of a search. Blocks behind the full ones of the prompt are not shared.
+    /// Block tables of the further branches of a search. Blocks after the full ones of the prompt are not shared.
     others: Vec<Vec<u32>>,
     transcript: Transcript,
     finished: bool,
@@ -221,7 +221,7 @@ impl<'a> Engine<'a> {
             self.release(blocks);
             (run.computed, run.begins) = (0, true);
             if matches!(run.work, Work::Autoregressive { branches: 2.., .. }) {
-                // A search begins again behind its prompt.
+                // A search begins again after its prompt.
                 run.transcript.tokens -= run.known - run.prompt().len();
                 run.known = run.prompt().len();
             }

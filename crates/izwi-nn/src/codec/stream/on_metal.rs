@@ -79,7 +79,7 @@ impl<'a> Held<'a> {
             let read = match &mut state.on_metal {
                 Some(kept) => {
                     slots.first(&kept.slot)?;
-                    // A clone of a state shares its slot until one of them goes on.
+                    // A clone of a state shares its slot until one of them continues.
                     if Arc::strong_count(&kept.slot) > 1 {
                         kept.slot = slots.copy(device, &kept.slot)?;
                     }

@@ -37,7 +37,7 @@ enum Weight {
     Device(Tensor), // [taps * inputs, outputs]
 }
 
-/// Rows before the first and behind the last row of a sequence.
+/// Rows before the first and after the last row of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Padding {
     /// Zeros.
@@ -143,7 +143,7 @@ impl Conv1d {
         self.outputs
     }
 
-    /// `x` `[rows, inputs]` with `pads` rows before and behind it to `[outputs of a stride, outputs]`, activated.
+    /// `x` `[rows, inputs]` with `pads` rows before and after it to `[outputs of a stride, outputs]`, activated.
     ///
     /// # Errors
     /// Shapes do not fit, or fewer rows are mirrored than `pads` asks for.
@@ -158,7 +158,7 @@ impl Conv1d {
         let is_short = padding == Padding::Mirror && before.max(behind) >= rows;
         let padded = before + rows + behind;
         if is_short || rows == 0 || padded <= self.reach() || stride == 0 {
-            bail!("convolution: {rows} rows with {before} before and {behind} behind are too few")
+            bail!("convolution: {rows} rows with {before} before and {behind} after are too few")
         }
         let count = (padded - self.reach() - 1) / stride + 1;
         #[cfg(feature = "metal")]
@@ -312,7 +312,7 @@ impl Weight {
     }
 }
 
-/// `x` `[rows, channels]` with rows before and behind.
+/// `x` `[rows, channels]` with rows before and after.
 fn pad(x: &Tensor, padding: Padding, [before, behind]: [usize; 2]) -> Result<Tensor> {
     let rows = x.dim(0)?;
     let last = rows.saturating_sub(1);

@@ -64,7 +64,7 @@ impl DepthwiseConv2d {
     fn composite(&self, x: &Tensor, shift: usize, rows: usize) -> Result<Tensor> {
         let (count, columns, channels) = x.dims3()?;
         let halved = columns.div_ceil(2);
-        // Both sides even, a zero before, and as many behind as the last kernel and the pairs need.
+        // Both sides even, a zero before, and as many after as the last kernel and the pairs need.
         let x = x.pad_with_zeros(0, 1, (2 * rows + shift + 2).saturating_sub(count + 1))?;
         let x = x.pad_with_zeros(1, 1, 2 * halved + 2 - columns - 1)?;
         let mut y = self.bias.broadcast_as((rows, halved, channels))?.contiguous()?;

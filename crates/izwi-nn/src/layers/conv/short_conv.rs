@@ -129,7 +129,7 @@ impl ShortConv {
         Ok((self.output.forward(&self.convolve(&wide, rows, states)?)?, kept))
     }
 
-    /// The products before and behind the convolution.
+    /// The products before and after the convolution.
     pub(crate) fn linears(&self) -> [&Linear; 2] {
         [&self.input, &self.output]
     }

@@ -82,7 +82,7 @@ fn primary(tag: &str) -> String {
     tag.split(['-', '_']).next().unwrap_or_default().to_owned()
 }
 
-/// A keyword without the weight behind it.
+/// A keyword without the weight after it.
 fn without_weight(keyword: &str) -> &str {
     keyword.split_once(':').map_or(keyword, |(word, _)| word)
 }

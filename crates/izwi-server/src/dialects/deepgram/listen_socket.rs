@@ -1,7 +1,7 @@
 //! The WebSocket `/v1/listen`: raw audio in, a transcript of each turn of speech out. Where turns begin and end is found by
 //! voice activity detection; `Finalize` ends one at once.
 //!
-//! Interim transcripts are transcripts of the turn that goes on, made again for each further second of it while the model
+//! Interim transcripts are transcripts of the turn in progress, made again for each further second of it while the model
 //! has nothing else to do.
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -195,7 +195,7 @@ pub(super) struct Listen {
     wants: Wants,
     /// Digest of the received bytes.
     sha256: Sha256,
-    /// End of the last word of an utterance whose end was not told.
+    /// End of the last word of an utterance whose end was not reported.
     open_word_end: Option<f64>,
     is_generating: bool,
     /// Whether the transcript in progress is the last that the client asked for by `Finalize`.
@@ -327,7 +327,7 @@ impl Protocol for Listen {
         }
         let Turn { part, segments } = turn;
         let from_finalize = part.from_finalize || (part.is_final && std::mem::take(&mut self.is_finalizing));
-        // A turn that has ended meanwhile is told as a whole.
+        // A turn that has ended meanwhile is reported as a whole.
         if part.is_final || self.audio.has_speech() {
             self.write_results(&segments, part.start_ms..part.end_ms, part.is_final, from_finalize, out);
             self.tell_utterance_end(out);
@@ -368,7 +368,7 @@ impl Protocol for Listen {
 }
 
 impl Listen {
-    /// The turn that goes on, if the client wants interim transcripts and the model has nothing else to do.
+    /// The turn in progress, if the client wants interim transcripts and the model has nothing else to do.
     fn next_interim(&mut self) -> Option<Result<Part, ApiError>> {
         let status = self.listener.engine.status();
         let is_free = status.running + status.pending == 0;

@@ -11,7 +11,7 @@ use crate::upload::UploadMemory;
 
 /// The most milliseconds of turns that wait to be transcribed: audio may come faster than it is played.
 const MAX_WAITING_MS: u64 = 600_000;
-/// Milliseconds of new audio after which a turn that goes on is transcribed again.
+/// Milliseconds of new audio after which a turn in progress is transcribed again.
 const INTERIM_MS: u64 = 1_000;
 
 /// A part of the stream that is to be transcribed.
@@ -79,7 +79,7 @@ impl LiveAudio {
         Ok(starts)
     }
 
-    /// Ends the turn that goes on, and marks the last one that waits. False if none does.
+    /// Ends the turn in progress, and marks the last one that waits. False if none does.
     pub(super) fn finalize(&mut self) -> Result<bool, ApiError> {
         if let Some(TurnEvent::SpeechStopped { start_ms, end_ms }) = self.detector.end_turn() {
             self.end_turn(start_ms, end_ms, true)?;
@@ -119,7 +119,7 @@ impl LiveAudio {
         self.waiting.pop_front()
     }
 
-    /// The turn that goes on, once there is enough of it that no interim transcript heard.
+    /// The turn in progress, once there is enough of it that no interim transcript heard.
     pub(super) fn next_interim(&mut self) -> Option<Result<Part, ApiError>> {
         let (start_ms, now_ms) = (self.turn_start_ms?, self.buffer.now_ms());
         if now_ms < self.interim_ms.max(start_ms) + INTERIM_MS {
@@ -129,7 +129,7 @@ impl LiveAudio {
         Some(self.part(start_ms, now_ms, false, false))
     }
 
-    /// Whether speech goes on or waits to be transcribed.
+    /// Whether speech continues or waits to be transcribed.
     pub(super) fn has_speech(&self) -> bool {
         self.detector.is_speaking() || !self.waiting.is_empty()
     }

@@ -4,7 +4,7 @@
 //! - Its model names (`aura-…`, `nova-…` and the like) stand for the default models; a model of this server is named by
 //!   its id, a voice by the additional parameter `voice`.
 //! - What would send a result elsewhere, leave private words in it or change its shape, and is not supported, is refused by
-//!   name; a parameter set to `false` is not. Other parameters that have no effect are told in `X-Ignored-Fields`, also of
+//!   name; a parameter set to `false` is not. Other parameters that have no effect are reported in `X-Ignored-Fields`, also of
 //!   an upgrade. No URL is fetched.
 //! - Every answer has `dg-request-id`, and every refusal `dg-error`: clients of a WebSocket see no body of a refused upgrade.
 //! - The key comes as `Authorization: Token KEY` as well.
@@ -43,7 +43,7 @@ pub(super) fn owns(path: &str) -> bool {
     matches!(path, "/v1/speak" | "/v1/listen")
 }
 
-/// The error in the dialect's shape, beside the ordinary one, with the headers of its ordinary response; and the headers
+/// The error in the dialect's shape, besides the ordinary one, with the headers of its ordinary response; and the headers
 /// that every answer has.
 pub(super) fn render(error: Option<&ApiError>, response: Response, id: Option<&RequestId>) -> Response {
     let id = id.map_or("", RequestId::as_str);

@@ -1,7 +1,7 @@
-//! The WebSocket `/v1/speak`: text in, raw audio out. `Flush` speaks what there is and is answered behind its audio.
+//! The WebSocket `/v1/speak`: text in, raw audio out. `Flush` speaks what there is and is answered after its audio.
 //!
 //! Text is spoken as it arrives where the model appends text, else in complete sentences. Messages behind a `Flush` wait
-//! until it is answered, so that each answer stands behind its audio; `Clear` drops them, and the audio that is not sent.
+//! until it is answered, so that each answer stands after its audio; `Clear` drops them, and the audio that is not sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(super) struct Speak {
     text: TextQueue,
     /// The utterance that is spoken while its text arrives.
     live: Option<LiveText>,
-    /// Messages behind a flush that is not answered.
+    /// Messages after a flush that is not answered.
     waiting: VecDeque<Frame>,
     is_flushing: bool,
     is_generating: bool,
@@ -314,7 +314,7 @@ impl Speak {
         self.live = Some(live).filter(|_| !has_ended);
     }
 
-    /// Answers a flush whose audio was sent, and takes the messages behind it.
+    /// Answers a flush whose audio was sent, and takes the messages after it.
     fn settle(&mut self, out: &mut Outbox) {
         while self.is_flushing && !self.is_generating && self.text.remaining().all(str::is_empty) {
             out.frame(&Answer::Flushed { sequence_id: self.sequence_id });

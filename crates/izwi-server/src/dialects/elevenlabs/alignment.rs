@@ -68,7 +68,7 @@ impl Aligner {
     /// The characters that start before `end`; all of them at the end of the audio.
     fn take(&mut self, end: u64, is_final: bool) -> Vec<Start> {
         if is_final && self.is_timed {
-            // White space behind the last word.
+            // White space after the last word.
             let rest = self.text.get(self.placed..).filter(|rest| rest.trim().is_empty());
             self.starts.extend(spread(rest.unwrap_or_default(), self.end, end));
             self.placed = self.text.len();

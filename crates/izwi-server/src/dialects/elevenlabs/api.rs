@@ -214,7 +214,7 @@ pub(super) struct ErrorMessage<'a> {
     /// The code that the socket closes with.
     pub(super) code: u16,
     pub(super) param: Option<String>,
-    /// Of the context that failed, if the session goes on.
+    /// Of the context that failed, if the session continues.
     #[serde(rename = "contextId", skip_serializing_if = "Option::is_none")]
     pub(super) context_id: Option<&'a str>,
 }

@@ -482,7 +482,7 @@ mod tests {
         contexts.flush(Some("a"));
         let running = contexts.next().unwrap().context;
         assert_eq!(contexts.close(Some("a")), None);
-        // Its id is free again; the text behind it waits, so that the audio of one id does not mix.
+        // Its id is free again; the text after it waits, so that the audio of one id does not mix.
         open(&mut contexts, Some("a"));
         contexts.push(Some("a"), "Again.", false).unwrap();
         assert!(contexts.next().is_none());

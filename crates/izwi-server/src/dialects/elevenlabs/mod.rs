@@ -75,7 +75,7 @@ pub(crate) fn is_client(headers: &HeaderMap) -> bool {
     headers.contains_key("xi-api-key") || sdk.is_some_and(|name| name.contains("elevenlabs"))
 }
 
-/// The error in the dialect's shape, beside the ordinary one, with the headers of its ordinary response.
+/// The error in the dialect's shape, besides the ordinary one, with the headers of its ordinary response.
 pub(super) fn render(error: &ApiError, response: Response) -> Response {
     let status = match error {
         ApiError::Unauthorized => "invalid_api_key",

@@ -8,8 +8,8 @@ const TITLES: [&str; 17] = [
     "rev", "hon",
 ];
 
-/// Where a piece of about `least` characters or more ends: behind the last sentence, unless that is short, else behind the last
-/// word, with the white space behind it. `None` while no word is complete.
+/// Where a piece of about `least` characters or more ends: after the last sentence, unless that is short, else after the last
+/// word, with the white space after it. `None` while no word is complete.
 pub(super) fn piece_end(text: &str, least: usize) -> Option<usize> {
     let sentence = sentence_ends(text).into_iter().rev().map(|end| with_space(text, end)).find(|&end| {
         text[..end].chars().nth((least / 2).saturating_sub(1)).is_some()
@@ -22,7 +22,7 @@ pub(super) fn piece_end(text: &str, least: usize) -> Option<usize> {
     })
 }
 
-/// Moves an end behind the white space at it.
+/// Moves an end after the white space at it.
 fn with_space(text: &str, end: usize) -> usize {
     let rest = &text[end..];
     end + rest.len() - rest.trim_start().len()

@@ -73,7 +73,7 @@ impl FromRequest<AppState> for Asked {
     }
 }
 
-/// A generation that has begun, and what its response says beside the audio.
+/// A generation that has begun, and what its response says alongside the audio.
 struct Speech {
     chunks: SpeechChunks,
     text: String,

@@ -3,9 +3,9 @@
 //! Choices that the package's types leave open:
 //! - Contexts do not wait for one another: each has one generation at a time.
 //! - A text is generated when the schedule asks for it, at `try_trigger_generation`, `flush` and the end; `auto_mode` generates
-//!   each message. Pieces end behind a sentence or a word.
+//!   each message. Pieces end after a sentence or a word.
 //! - `close_context` ends what no flush asked for; a second one ends all of the context. A message without text opens none:
-//!   clients send it to keep a session alive, also behind the end of a context.
+//!   clients send it to keep a session alive, also after the end of a context.
 //! - Each generation is an encoded stream of its own. A message of audio has the characters that start in it; both alignments
 //!   are those of the text as it was sent, with a space where a message or a flush ended a word without one.
 //! - An error ends the session with the code 1008, except one of a single generation among several contexts.
@@ -227,7 +227,7 @@ impl Protocol for Stream {
         out: &mut Outbox,
     ) -> Result<Action, ApiError> {
         if self.is_closed {
-            // What comes behind the end is dropped, as is what comes behind an error.
+            // What comes after the end is dropped, as is what comes after an error.
             return Ok(Action::None);
         }
         let action = frame.and_then(|message| self.handle(*message, model));

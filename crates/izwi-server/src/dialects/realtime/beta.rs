@@ -89,7 +89,7 @@ fn put(members: &mut Map<String, Value>, path: &[&str], value: Value) {
     }
 }
 
-/// The beta has text beside audio, which the final API implies.
+/// The beta has text alongside audio, which the final API implies.
 fn modalities(value: Value) -> Value {
     let has_audio = value.as_array().is_some_and(|names| names.iter().any(|name| name == "audio"));
     let are_known =

@@ -55,7 +55,7 @@ impl Realtime {
         for event in response.deltas(chunk.text.as_deref(), &audio) {
             emit(event, out);
         }
-        // What comes behind a truncation was not heard.
+        // What comes after a truncation was not heard.
         if let Some(answer) = self.items.answer_mut(&response.item_id)
             && let Some(text) = &mut answer.text
         {

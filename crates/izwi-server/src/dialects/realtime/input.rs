@@ -65,7 +65,7 @@ impl InputBuffer {
         Ok(buffer)
     }
 
-    /// Takes the settings of a session. What they do not change goes on.
+    /// Takes the settings of a session. What they do not change continues.
     pub(super) fn configure(&mut self, config: &SessionConfig, limits: Limits) -> Result<(), Refusal> {
         if self.format != config.input_format {
             self.input = input(config.input_format)?;
@@ -118,7 +118,7 @@ impl InputBuffer {
         Clip::new(&self.state, self.buffer.part(start_ms..end_ms))
     }
 
-    /// Drops what belongs to no turn that can still be told.
+    /// Drops what belongs to no turn that can still be reported.
     pub(super) fn trim(&mut self) {
         if let Some(detector) = &self.detector {
             self.buffer.forget_before(detector.needed_from_ms());

@@ -368,7 +368,7 @@ impl Items {
         }
     }
 
-    /// Inserts an item behind another, at the start (`root`) or at the end (`None`).
+    /// Inserts an item after another, at the start (`root`) or at the end (`None`).
     pub(super) fn insert(&mut self, item: Item, previous: Option<&str>) -> Result<(), Refusal> {
         if self.get(&item.id).is_some() {
             let message = format!("an item '{}' exists already", excerpt(&item.id));
@@ -587,7 +587,7 @@ mod tests {
         Turn::User(ids.iter().map(|id| Message::Text((*id).to_owned())).collect())
     }
 
-    /// An answer of a token and two frames of ten samples each, behind a prompt of five positions.
+    /// An answer of a token and two frames of ten samples each, after a prompt of five positions.
     fn answer(id: &str) -> Item {
         let mut answer = Assistant::new(Modality::Audio);
         let frame = || Emission::Frame([1].into());

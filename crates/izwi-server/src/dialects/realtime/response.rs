@@ -51,7 +51,7 @@ pub(crate) struct Responding {
     pub(super) item_id: String,
     pub(super) encoded: EncodedUtterance,
     pub(super) text: String,
-    /// Whether its item was told.
+    /// Whether its item was reported.
     pub(super) is_told: bool,
     /// Tokens of text and of audio.
     pub(super) tokens: (usize, usize),

@@ -41,7 +41,7 @@ pub(crate) struct Realtime {
     pub(super) items: Items,
     /// Characters of all items that the client created.
     pub(super) chars: usize,
-    /// The item of the turn that goes on.
+    /// The item of the turn in progress.
     pub(super) turn_item: Option<String>,
     pub(super) transcriptions: VecDeque<Waiting>,
     /// The next response.

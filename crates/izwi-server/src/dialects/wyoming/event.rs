@@ -104,7 +104,7 @@ impl Header {
         serde_json::from_slice(line)
     }
 
-    /// Bytes behind the line; `None` if their number is absurd.
+    /// Bytes after the line; `None` if their number is absurd.
     pub(super) fn rest(&self) -> Option<usize> {
         self.data_length.unwrap_or(0).checked_add(self.payload_length.unwrap_or(0))
     }
@@ -172,7 +172,7 @@ impl ClientEvent {
     }
 }
 
-/// The data of an event: that behind its line, which overrides that in the line.
+/// The data of an event: that after its line, which overrides that in the line.
 fn joined(inline: Option<Map<String, Value>>, behind: &[u8]) -> Result<Vec<u8>, ApiError> {
     let Some(mut data) = inline else {
         return Ok(if behind.is_empty() { b"{}".to_vec() } else { behind.to_vec() });

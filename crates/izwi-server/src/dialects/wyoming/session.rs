@@ -1,6 +1,6 @@
 //! The state of one Wyoming connection, as a protocol of the common session driver. Knows no socket.
 //!
-//! Requests are answered in order, one at a time. An error ends the connection behind its event `error`: clients that wait
+//! Requests are answered in order, one at a time. An error ends the connection after its event `error`: clients that wait
 //! for the end of their request do not read errors, and the reference servers close as well.
 
 use std::cell::Cell;
@@ -39,7 +39,7 @@ pub(super) struct Wyoming {
     requests: VecDeque<Request>,
     is_generating: bool,
     is_closed: bool,
-    /// Whether an error was told.
+    /// Whether an error was reported.
     has_failed: Cell<bool>,
 }
 
@@ -119,7 +119,7 @@ impl Protocol for Wyoming {
         model: Option<Result<Model, ApiError>>,
         out: &mut Outbox,
     ) -> Result<Action, ApiError> {
-        // The events behind an error belong to requests that are not answered.
+        // The events after an error belong to requests that are not answered.
         if !self.is_ended() {
             self.handle(frame, model.transpose()?, out)?;
             self.settle(out);

@@ -207,7 +207,7 @@ impl Speech {
         self.live = None;
     }
 
-    /// Writes the events behind the last utterance.
+    /// Writes the events after the last utterance.
     pub(super) fn finish(&self, out: &mut Outbox) {
         if self.has_started {
             out.binary(event("audio-stop", &json!({"timestamp": self.timestamp()}), &[]));

@@ -76,7 +76,7 @@ impl Transcription {
         }
     }
 
-    /// Writes the events behind the last chunk.
+    /// Writes the events after the last chunk.
     pub(super) fn finish(mut self, out: &mut Outbox) {
         let text = Value::String(std::mem::take(&mut self.deltas).into_text());
         let transcript = self.with_language(Map::from_iter([("text".to_owned(), text)]));

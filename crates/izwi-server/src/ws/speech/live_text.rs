@@ -33,7 +33,7 @@ impl LiveText {
         &self.text
     }
 
-    /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance behind it. Returns
+    /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance after it. Returns
     /// whether the utterance has ended; text that is left in `waiting` belongs to the next.
     pub(crate) fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {
         let joined = format!("{}{waiting}", self.text);

@@ -20,7 +20,7 @@ pub(super) struct OpenText(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// White space that is dropped if the text ends behind it.
+    /// White space that is dropped if the text ends after it.
     rest: String,
     has_ended: bool,
 }

@@ -34,7 +34,7 @@ impl SimulatedExecutor {
         }
         let mut output = StepOutput { generated_tokens: 1, ..StepOutput::default() };
         let all = states.iter().fold(running.seed, |all, &state| mix(all, state));
-        // Now and then another number of branches goes on.
+        // Now and then another number of branches continues.
         let count =
             if all.is_multiple_of(7) { 1 + all as usize % running.branches } else { running.branches };
         output.parents = (0..count as u64).map(|i| mix(all, i) as usize % states.len()).collect();

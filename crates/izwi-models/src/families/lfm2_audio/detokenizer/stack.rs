@@ -15,7 +15,7 @@ use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
 
-/// The layers and the norm behind them.
+/// The layers and the norm after them.
 #[derive(Debug)]
 pub(super) struct Stack {
     layers: Vec<Layer>,
@@ -23,7 +23,7 @@ pub(super) struct Stack {
     rope: Rope,
 }
 
-/// A mixing operator and a gated feed-forward network, each behind its norm and around a residual.
+/// A mixing operator and a gated feed-forward network, each after its norm and around a residual.
 #[derive(Debug)]
 struct Layer {
     mixing_norm: RmsNorm,

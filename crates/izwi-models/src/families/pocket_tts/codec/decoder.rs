@@ -17,7 +17,7 @@ use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
 
-/// Frames that one row behind the upsampling depends on.
+/// Frames that one row after the upsampling depends on.
 const UPSAMPLE_FRAMES: usize = 2;
 
 /// The decoder.
@@ -30,7 +30,7 @@ pub(super) struct Decoder {
     seanet: SeanetDecoder,
 }
 
-/// A windowed transformer with projections where its width is another than that of what is beside it.
+/// A windowed transformer with projections where its width is another than that of what is alongside it.
 #[derive(Debug)]
 pub(super) struct ProjectedTransformer {
     input: Option<Linear>,

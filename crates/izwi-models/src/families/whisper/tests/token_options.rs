@@ -14,7 +14,7 @@ fn log_probabilities_belong_to_the_tokens_of_the_text() {
         let bytes: Vec<u8> = segment.logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
         assert_eq!(String::from_utf8(bytes).unwrap(), segment.text);
         assert!(segment.logprobs.iter().all(|token| (-20.0..=0.0).contains(&token.logprob)), "{segment:?}");
-        // A word's probability is the mean over its tokens without the punctuation behind it.
+        // A word's probability is the mean over its tokens without the punctuation after it.
         let mut tokens = segment.logprobs.iter();
         for word in &segment.words {
             let (mut length, mut probabilities) = (0, Vec::new());
