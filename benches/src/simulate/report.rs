@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::Args;
-use crate::run::Goodput;
 use crate::tally::{Row, Tally, quantile};
 
 /// Load from which a machine counts as saturated with live streams.
@@ -52,6 +51,18 @@ pub(crate) struct Report {
     pub(crate) goodput: Vec<Goodput>,
 }
 
+/// Goodput of a machine at saturation, in seconds of audio delivered in time per second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Goodput {
+    /// The machine.
+    pub(crate) machine: String,
+    /// The best fixed number of live streams.
+    pub(crate) best_batch: usize,
+    /// Its goodput.
+    pub(crate) best_fixed: f64,
+    /// Goodput with admission.
+    pub(crate) admission: f64,
+}
 impl Report {
     /// Sums rows.
     pub(crate) fn new(args: &Args, rows: Vec<(Row, Tally)>, goodput: Vec<(Goodput, u64)>) -> Self {

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rayon::prelude::*;
-use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::client::{self, World};
 use crate::load::{self, Offered};
 use crate::machines::{self, Machine, Setup};
-use crate::report::Report;
+use crate::report::{Goodput, Report};
 use crate::tally::{Row, Tally};
 use crate::{Args, Mix};
 
@@ -48,19 +47,6 @@ struct Outcome {
     steps: u64,
     /// Seconds in steps, and those for bulk requests.
     busy: (f64, f64),
-}
-
-/// Goodput of a machine at saturation, in seconds of audio delivered in time per second.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Goodput {
-    /// The machine.
-    pub(crate) machine: String,
-    /// The best fixed number of live streams.
-    pub(crate) best_batch: usize,
-    /// Its goodput.
-    pub(crate) best_fixed: f64,
-    /// Goodput with admission.
-    pub(crate) admission: f64,
 }
 
 impl Run<'_> {

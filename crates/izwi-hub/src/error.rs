@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use crate::io_error::IoError;
-use crate::sources::SourceError;
+use crate::source_error::SourceError;
 
 /// A request to the model store that failed.
 #[derive(Debug, thiserror::Error)]

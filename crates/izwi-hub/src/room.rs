@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::sources::SourceError;
+use crate::source_error::SourceError;
 
 /// Space that a pull leaves to everything else.
 const SPARE_BYTES: u64 = 128 << 20;

@@ -10,12 +10,12 @@ use std::path::{Component, Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use super::error::SourceError;
 use super::file::SourceFile;
 use super::staging::Staging;
 use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
+use crate::source_error::SourceError;
 
 /// A package's archive on disk.
 #[derive(Debug)]

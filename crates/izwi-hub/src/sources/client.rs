@@ -12,12 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::archive::Format;
-use super::error::SourceError;
 use crate::access::Access;
 use crate::files::remove_folder;
 use crate::io_error::IoError;
 use crate::program;
 use crate::room;
+use crate::source_error::SourceError;
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const POLL: Duration = Duration::from_millis(20);

@@ -6,7 +6,6 @@
 
 mod archive;
 mod client;
-mod error;
 mod file;
 mod hub;
 mod npm;
@@ -19,13 +18,13 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-pub use error::SourceError;
 pub(crate) use file::SourceFile;
 pub(crate) use staging::Fetched;
 
 use crate::access::Access;
 use crate::progress::ProgressSink;
 use crate::rules::ensure;
+use crate::source_error::SourceError;
 use staging::Staging;
 
 /// A place that has all files of a model.

@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::archive::{self, Archive};
 use super::client::Client;
-use super::error::SourceError;
 use super::file::SourceFile;
 use super::npm::NPM;
 use super::pip::PIP;
@@ -16,6 +15,7 @@ use crate::digest;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::rules::{SHA256, ensure, is_identifier, is_sha256};
+use crate::source_error::SourceError;
 
 /// Packages of one ecosystem; one of them may name another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -10,11 +10,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::error::SourceError;
 use super::file::SourceFile;
 use crate::digest;
 use crate::files::remove;
 use crate::io_error::IoError;
+use crate::source_error::SourceError;
 
 /// Hex digits that identify a source in a folder's name.
 const SOURCE_DIGITS: usize = 16;

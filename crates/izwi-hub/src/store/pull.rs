@@ -17,7 +17,8 @@ use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::ProgressSink;
 use crate::room;
-use crate::sources::{Fetched, Source, SourceError};
+use crate::source_error::SourceError;
+use crate::sources::{Fetched, Source};
 
 /// One running installation.
 pub(super) struct Pull<'a> {

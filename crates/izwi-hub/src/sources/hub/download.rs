@@ -19,7 +19,7 @@ use crate::access::Access;
 use crate::files::remove;
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
-use crate::sources::error::SourceError;
+use crate::source_error::SourceError;
 
 pub(super) const NOT_FOUND: u16 = 404;
 /// An unreachable hub must fail soon, so that the next source gets its turn.

@@ -18,7 +18,7 @@ use crate::io_error::IoError;
 use crate::progress::ProgressSink;
 use crate::room;
 use crate::rules::is_safe_path;
-use crate::sources::error::SourceError;
+use crate::source_error::SourceError;
 use crate::sources::file::{SourceFile, Trust};
 use crate::sources::staging::{Fetched, Staging};
 

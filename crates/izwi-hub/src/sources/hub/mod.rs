@@ -11,12 +11,12 @@ use serde::Deserialize;
 
 use self::download::Hub;
 use self::first_use::FirstUse;
-use super::error::SourceError;
 use super::file::SourceFile;
 use super::staging::{Fetched, Staging};
 use crate::access::Access;
 use crate::progress::ProgressSink;
 use crate::rules::{ensure, is_identifier};
+use crate::source_error::SourceError;
 
 /// A repository at one revision, as a manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -5,7 +5,7 @@ use std::fs;
 use super::download::{Hub, NOT_FOUND, Piece};
 use crate::io_error::IoError;
 use crate::progress::ProgressSink;
-use crate::sources::error::SourceError;
+use crate::source_error::SourceError;
 use crate::sources::file::SourceFile;
 use crate::sources::staging::{Fetched, Staging};
 

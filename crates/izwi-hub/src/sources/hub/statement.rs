@@ -8,7 +8,7 @@ use std::thread;
 use ureq::http::{HeaderMap, header};
 
 use super::download::{FIRST_WAIT, Hub, MAX_ATTEMPTS, status_error};
-use crate::sources::error::SourceError;
+use crate::source_error::SourceError;
 
 const MAX_REDIRECTS: usize = 5;
 const SHA256_DIGITS: usize = 64;

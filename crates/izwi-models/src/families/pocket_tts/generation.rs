@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::codec::Latent;
 use super::config::Config;
 use super::flow::FlowHead;
 use super::noise::Noise;
@@ -28,9 +29,6 @@ pub(super) const CODEC: usize = 2;
 const MIN_FRAMES: usize = 6;
 /// Where the heads are.
 pub(super) const FLOW: &str = "flow_lm.flow_net";
-
-/// A latent in the language model's space.
-pub(super) type Latent = Arc<[f32]>;
 
 /// The language model and its heads.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use serde::Deserialize;
 
+use super::codec::Latent;
 use super::config::FlowKind;
-use super::generation::{Generated, Latent, Observer, Outcome, Pass, StepInput};
+use super::generation::{Generated, Observer, Outcome, Pass, StepInput};
 use super::golden::{recording, voice};
 use super::golden_set::{
     TOLERANCE, cases, compare, device, ids, json, model_with, tensors, values, variants,

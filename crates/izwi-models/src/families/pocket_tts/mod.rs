@@ -10,9 +10,9 @@ use std::sync::Arc;
 use candle_core::DType;
 use sha2::{Digest, Sha256};
 
-use self::codec::{Codec, Stream};
+use self::codec::{Codec, Latent, Stream};
 use self::config::Config;
-use self::generation::{CODEC, Generated, Generator, Latent, NoObserver, Outcome, PARTS, Pass, StepInput};
+use self::generation::{CODEC, Generated, Generator, NoObserver, Outcome, PARTS, Pass, StepInput};
 use self::tokenizer::TextTokenizer;
 use self::voice::Voices;
 use super::LoadOptions;

@@ -5,12 +5,13 @@
 mod decoder;
 mod encoder;
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 
 use self::decoder::Decoder;
 pub(super) use self::encoder::{Encoder, end_on_pause};
 use super::config::Config;
-use super::generation::Latent;
 use crate::frame_driver::{CodecInfo, FrameCodec, StreamInput};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -21,6 +22,9 @@ use izwi_types::Precision;
 const PIECE_FRAMES: usize = 4;
 /// The part of a second over which a stream fades in: a fresh decoder starts with a small step.
 const FADE_RATE_HZ: usize = 200;
+
+/// A latent in the language model's space.
+pub(super) type Latent = Arc<[f32]>;
 
 /// The decoder of latents.
 #[derive(Debug)]
