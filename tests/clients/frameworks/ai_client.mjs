@@ -113,4 +113,4 @@ for (const call of [
 ]) {
   await assert.rejects(call, (error) => `${error.message} ${error.responseBody}`.includes("model 'nobody' is unknown"));
 }
-passed("an unknown model is told");
+passed("an unknown model is reported");
