@@ -4,7 +4,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use izwi_core::engine::TranscriptionOptions;
-use izwi_types::{ChunkingStrategy, OptionFlag, OptionRow, Place};
+use izwi_types::{ChunkingStrategy, OptionFlag, OptionRow, OptionValue};
 
 /// The options that the flags set. Those without a flag are absent.
 #[derive(Debug)]
@@ -15,29 +15,31 @@ fn arg(row: &OptionRow<'_>) -> Option<Arg> {
     let OptionFlag { name, value, help } = row.flag?;
     let arg = Arg::new(name).long(name).help(help);
     let valued = arg.clone().value_name(value);
-    Some(match &row.place {
-        Place::Switch(_) => arg.action(ArgAction::SetTrue),
-        Place::List(_, limits) if !limits.entries.is_empty() => arg.action(ArgAction::SetTrue),
-        Place::List(..) => valued.action(ArgAction::Append),
-        Place::Number(..) => valued.value_parser(value_parser!(f32)),
-        Place::Whole(..) => valued.value_parser(value_parser!(u64)),
-        Place::Text(..) | Place::Chunking(_) => valued,
+    Some(match &row.value {
+        OptionValue::Switch(_) => arg.action(ArgAction::SetTrue),
+        OptionValue::List(_, limits) if !limits.entries.is_empty() => arg.action(ArgAction::SetTrue),
+        OptionValue::List(..) => valued.action(ArgAction::Append),
+        OptionValue::Number(..) => valued.value_parser(value_parser!(f32)),
+        OptionValue::Whole(..) => valued.value_parser(value_parser!(u64)),
+        OptionValue::Text(..) | OptionValue::Chunking(_) => valued,
     })
 }
 
 /// Sets the value of a row from its flag.
 fn set(row: OptionRow<'_>, matches: &ArgMatches) {
     let Some(OptionFlag { name, value: entry, .. }) = row.flag else { return };
-    match row.place {
-        Place::Text(value, _) => *value = matches.get_one(name).cloned(),
-        Place::Switch(value) => *value = matches.get_flag(name),
-        Place::Number(value, ..) => *value = matches.get_one(name).copied(),
-        Place::Whole(value, _) => *value = matches.get_one(name).copied(),
-        Place::List(list, limits) if !limits.entries.is_empty() => {
+    match row.value {
+        OptionValue::Text(value, _) => *value = matches.get_one(name).cloned(),
+        OptionValue::Switch(value) => *value = matches.get_flag(name),
+        OptionValue::Number(value, ..) => *value = matches.get_one(name).copied(),
+        OptionValue::Whole(value, _) => *value = matches.get_one(name).copied(),
+        OptionValue::List(list, limits) if !limits.entries.is_empty() => {
             list.extend(matches.get_flag(name).then(|| entry.to_owned()));
         }
-        Place::List(list, _) => list.extend(matches.get_many::<String>(name).into_iter().flatten().cloned()),
-        Place::Chunking(value) => *value = matches.get_one(name).cloned().map(ChunkingStrategy::Named),
+        OptionValue::List(list, _) => {
+            list.extend(matches.get_many::<String>(name).into_iter().flatten().cloned())
+        }
+        OptionValue::Chunking(value) => *value = matches.get_one(name).cloned().map(ChunkingStrategy::Named),
     }
 }
 

@@ -31,7 +31,7 @@ pub use excerpt::{bounded, excerpt};
 pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput};
 pub use input_error::InputError;
 pub use model_info::ModelInfo;
-pub use option_row::{ListLimits, OptionFlag, OptionRow, Place};
+pub use option_row::{ListLimits, OptionFlag, OptionRow, OptionValue};
 pub use part_times::PartTimes;
 pub use precision::Precision;
 pub use sampling::{SamplingParams, SpeechOptions, check_finite};

@@ -20,7 +20,7 @@ pub struct OptionRow<'a> {
     /// The flag of the command line that sets it; `None` without one.
     pub flag: Option<OptionFlag>,
     /// Its value and the limits of that.
-    pub place: Place<'a>,
+    pub value: OptionValue<'a>,
 }
 
 /// A flag of the command line.
@@ -36,7 +36,7 @@ pub struct OptionFlag {
 
 /// The value of an option, and its limits.
 #[derive(Debug)]
-pub enum Place<'a> {
+pub enum OptionValue<'a> {
     /// A text of at most so many characters; a blank one counts as absent.
     Text(&'a mut Option<String>, usize),
     /// Yes or no.
@@ -97,29 +97,29 @@ impl ListLimits {
 impl OptionRow<'_> {
     /// Whether the option has a value.
     pub fn is_set(&self) -> bool {
-        match &self.place {
-            Place::Text(value, _) => value.is_some(),
-            Place::Switch(value) => **value,
-            Place::Number(value, ..) => value.is_some(),
-            Place::Whole(value, _) => value.is_some(),
-            Place::List(list, _) => !list.is_empty(),
-            Place::Chunking(value) => value.is_some(),
+        match &self.value {
+            OptionValue::Text(value, _) => value.is_some(),
+            OptionValue::Switch(value) => **value,
+            OptionValue::Number(value, ..) => value.is_some(),
+            OptionValue::Whole(value, _) => value.is_some(),
+            OptionValue::List(list, _) => !list.is_empty(),
+            OptionValue::Chunking(value) => value.is_some(),
         }
     }
 
     /// The value as fields of a form: none where it is absent, several of a list. A chunking strategy has none, since only
     /// this server reads one.
     pub(crate) fn fields(self) -> Vec<(&'static str, String)> {
-        let text = match self.place {
-            Place::Text(value, _) => value.take(),
-            Place::Switch(value) => value.then(|| "true".to_owned()),
-            Place::Number(value, ..) => value.map(|value| value.to_string()),
-            Place::Whole(value, _) => value.map(|value| value.to_string()),
-            Place::List(list, _) => {
+        let text = match self.value {
+            OptionValue::Text(value, _) => value.take(),
+            OptionValue::Switch(value) => value.then(|| "true".to_owned()),
+            OptionValue::Number(value, ..) => value.map(|value| value.to_string()),
+            OptionValue::Whole(value, _) => value.map(|value| value.to_string()),
+            OptionValue::List(list, _) => {
                 let name = self.alias.unwrap_or(self.name);
                 return std::mem::take(list).into_iter().map(|entry| (name, entry)).collect();
             }
-            Place::Chunking(_) => None,
+            OptionValue::Chunking(_) => None,
         };
         text.map(|text| (self.name, text)).into_iter().collect()
     }
@@ -130,27 +130,27 @@ impl OptionRow<'_> {
     /// The value is outside its limits; the error names the option, the value and the remedy.
     pub(crate) fn check(self) -> Result<(), InputError> {
         let param = self.name;
-        let fault = match self.place {
-            Place::Text(text, most) => {
+        let fault = match self.value {
+            OptionValue::Text(text, most) => {
                 text.take_if(|text| text.trim().is_empty());
                 let is_long = text.as_ref().is_some_and(|text| text.chars().nth(most).is_some());
                 is_long.then(|| format!("{param} has more than {most} characters; send its last part"))
             }
-            Place::Switch(_) => None,
-            Place::Number(value, range, _) => match *value {
+            OptionValue::Switch(_) => None,
+            OptionValue::Number(value, range, _) => match *value {
                 Some(value) if *range.start() == f32::EPSILON && !range.contains(&value) => {
                     Some(format!("{param} is {value}; it must be above 0 and at most {}", range.end()))
                 }
                 value => return InputError::check_range(param, value, &range),
             },
-            Place::Whole(value, range) => return InputError::check_range(param, *value, &range),
-            Place::List(list, limits) => {
+            OptionValue::Whole(value, range) => return InputError::check_range(param, *value, &range),
+            OptionValue::List(list, limits) => {
                 if limits.entries.is_empty() {
                     list.retain(|entry| !entry.trim().is_empty());
                 }
                 limits.fault(param, list)
             }
-            Place::Chunking(strategy) => {
+            OptionValue::Chunking(strategy) => {
                 strategy.take_if(|strategy| strategy.is_auto());
                 return strategy.as_ref().map_or(Ok(()), ChunkingStrategy::check);
             }

@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Deserializer};
 
-use crate::option_row::{ListLimits, OptionFlag, OptionRow, Place};
+use crate::option_row::{ListLimits, OptionFlag, OptionRow, OptionValue};
 use crate::{ChunkingStrategy, InputError, SpeechDetection};
 
-/// Rows: description, name, its other name if it is a list, type = form and limits (see [`Place`]), what a model that takes it
+/// Rows: description, name, its other name if it is a list, type = form and limits (see [`OptionValue`]), what a model that takes it
 /// does, its flag.
 macro_rules! transcription_options {
     ($(
@@ -36,7 +36,7 @@ macro_rules! transcription_options {
                     description: concat!($($doc),+).trim(),
                     ability: $ability,
                     flag: [$(OptionFlag { name: $flag, value: $value, help: $help })?].first().copied(),
-                    place: Place::$form(&mut self.$name, $($limit),*),
+                    value: OptionValue::$form(&mut self.$name, $($limit),*),
                 }),+]
             }
         }

@@ -1,7 +1,7 @@
 //! Quality of service: a live stream that is accepted hears no gap, and bulk work gets its share.
 //!
 //! The loop asks a [`Qos`] which live streams may start, what the next step may take of the time, and what it asks of the
-//! device, and tells it what happens. [`LiveStreams`] keeps the promise; after one that allows everything the engine is a
+//! device, and tells it what happens. [`LiveStreams`] keeps the promise; with one that allows everything the engine is a
 //! plain scheduler. Must not know channels, blocks or tensors.
 //!
 //! | question | where |

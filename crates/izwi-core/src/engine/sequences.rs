@@ -100,18 +100,18 @@ pub(super) enum Pushed {
 
 /// What an engine keeps of a request from its admission until all of its result is delivered.
 struct Sequence {
-    place: Place,
+    queue_state: QueueState,
     /// Its text, while more may come.
     text: Option<OpenText>,
     session: Session,
 }
 
-/// The place of a sequence in the queues.
-enum Place {
+/// Where a sequence is: in the queues, or past them.
+enum QueueState {
     /// In the queues; no plan has contained it.
     New(Prepared),
     /// In the queues; the executor holds its state.
-    Known,
+    Planned,
     /// It has left the queues. Delivery may continue.
     Left,
 }
@@ -145,7 +145,7 @@ impl Sequences {
         let id = SequenceId(self.last_id);
         let text = info.text_input.take().map(OpenText::new);
         let session = Session::new(info, client, live);
-        self.by_id.insert(id, Sequence { place: Place::New(prepared), text, session });
+        self.by_id.insert(id, Sequence { queue_state: QueueState::New(prepared), text, session });
         (id, work)
     }
 
@@ -161,14 +161,14 @@ impl Sequences {
 
     /// Whether a sequence is in the queues.
     pub(super) fn is_queued(&self, sequence: SequenceId) -> bool {
-        self.by_id.get(&sequence).is_some_and(|sequence| !matches!(sequence.place, Place::Left))
+        self.by_id.get(&sequence).is_some_and(|sequence| !matches!(sequence.queue_state, QueueState::Left))
     }
 
     /// Takes a sequence from the queues: delivery alone continues. Returns whether the executor holds its state.
     pub(super) fn leave(&mut self, sequence: SequenceId) -> bool {
         let Some(sequence) = self.by_id.get_mut(&sequence) else { return false };
         sequence.text = None;
-        matches!(std::mem::replace(&mut sequence.place, Place::Left), Place::Known)
+        matches!(std::mem::replace(&mut sequence.queue_state, QueueState::Left), QueueState::Planned)
     }
 
     /// A plan contains a sequence. Returns what the executor must know of one that no plan has contained yet.
@@ -177,17 +177,17 @@ impl Sequences {
         sequence: SequenceId,
         metrics: &MetricsCollector,
     ) -> Option<NewSequenceData> {
-        let Sequence { place, session, .. } = self.by_id.get_mut(&sequence)?;
+        let Sequence { queue_state, session, .. } = self.by_id.get_mut(&sequence)?;
         if session.first_scheduled_at.is_none() {
             session.first_scheduled_at = Some(Instant::now());
             metrics.first_scheduled(session.client.accepted_at.elapsed());
         }
-        if !matches!(place, Place::New(_)) {
+        if !matches!(queue_state, QueueState::New(_)) {
             return None;
         }
-        match std::mem::replace(place, Place::Known) {
-            Place::New(prepared) => Some(NewSequenceData { sequence, prepared }),
-            Place::Known | Place::Left => None,
+        match std::mem::replace(queue_state, QueueState::Planned) {
+            QueueState::New(prepared) => Some(NewSequenceData { sequence, prepared }),
+            QueueState::Planned | QueueState::Left => None,
         }
     }
 
@@ -358,7 +358,8 @@ impl Sequences {
     }
 
     fn queued(&self) -> impl Iterator<Item = (SequenceId, &Session)> {
-        let queued = self.by_id.iter().filter(|(_, sequence)| !matches!(sequence.place, Place::Left));
+        let queued =
+            self.by_id.iter().filter(|(_, sequence)| !matches!(sequence.queue_state, QueueState::Left));
         queued.map(|(id, sequence)| (*id, &sequence.session))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use izwi_audio::encode::{FORMATS, Format};
 use izwi_core::engine::Task;
-use izwi_types::{Gender, OptionRow, Place, VadFields};
+use izwi_types::{Gender, OptionRow, OptionValue, VadFields};
 use serde_json::Value;
 use utoipa::openapi::schema::{
     Array, ArrayBuilder, KnownFormat, Object, ObjectBuilder, OneOfBuilder, SchemaFormat, SchemaType, Type,
@@ -254,13 +254,13 @@ fn chunking_strategy() -> OneOfBuilder {
 /// An option, as its row in the table describes it.
 pub(crate) fn option(row: &OptionRow<'_>) -> RefOr<Schema> {
     let description = row.description;
-    match &row.place {
-        Place::Text(_, most) => {
+    match &row.value {
+        OptionValue::Text(_, most) => {
             let most = Some(*most).filter(|most| *most != usize::MAX);
             text(description).max_length(most).into()
         }
-        Place::Switch(_) => switch(description).default(Some(Value::from(false))).into(),
-        Place::Number(_, range, default) => {
+        OptionValue::Switch(_) => switch(description).default(Some(Value::from(false))).into(),
+        OptionValue::Number(_, range, default) => {
             let number = number(f64::from(*range.start())..=f64::from(*range.end()), description);
             match default {
                 Some(default) => {
@@ -270,10 +270,10 @@ pub(crate) fn option(row: &OptionRow<'_>) -> RefOr<Schema> {
                 None => number.into(),
             }
         }
-        Place::Whole(_, range) => {
+        OptionValue::Whole(_, range) => {
             whole(description).minimum(Some(*range.start())).maximum(Some(*range.end())).into()
         }
-        Place::List(_, limits) => {
+        OptionValue::List(_, limits) => {
             let entries = match limits.entries {
                 [] => ObjectBuilder::new().schema_type(Type::String),
                 entries => one_of(entries.iter().copied()),
@@ -284,6 +284,6 @@ pub(crate) fn option(row: &OptionRow<'_>) -> RefOr<Schema> {
             list.schema_type = nullable(Type::Array);
             list.into()
         }
-        Place::Chunking(_) => chunking_strategy().description(Some(description)).into(),
+        OptionValue::Chunking(_) => chunking_strategy().description(Some(description)).into(),
     }
 }

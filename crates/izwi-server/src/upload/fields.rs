@@ -1,6 +1,6 @@
 //! The fields of the requests that carry a recording, as JSON and as a form. Reads no body.
 
-use izwi_types::{ChunkingStrategy, Place, TranscriptionOptions, VadFields, excerpt};
+use izwi_types::{ChunkingStrategy, OptionValue, TranscriptionOptions, VadFields, excerpt};
 use serde::de::DeserializeOwned;
 
 use crate::dto::listing::VoiceRequest;
@@ -102,16 +102,16 @@ impl RecordingFields for TranscriptionRequest {
 fn set_option(options: &mut TranscriptionOptions, part: &str, text: String) -> Result<(), ApiError> {
     let name = part.split('[').next().unwrap_or_default();
     let Some(row) = options.rows().into_iter().find(|row| row.name == name) else { return Ok(()) };
-    match row.place {
-        Place::Text(value, _) => *value = Some(text),
-        Place::Switch(value) => *value = parse_bool(part, &text)?,
-        Place::Number(value, ..) => *value = Some(parse(part, &text, "a number")?),
-        Place::Whole(value, range) => {
+    match row.value {
+        OptionValue::Text(value, _) => *value = Some(text),
+        OptionValue::Switch(value) => *value = parse_bool(part, &text)?,
+        OptionValue::Number(value, ..) => *value = Some(parse(part, &text, "a number")?),
+        OptionValue::Whole(value, range) => {
             *value = Some(parse(part, &text, &format!("a whole number from {}", range.start()))?);
         }
-        Place::List(list, _) => list.push(text),
-        Place::Chunking(value) if part == name => *value = Some(chunking_strategy(part, text)?),
-        Place::Chunking(value) => {
+        OptionValue::List(list, _) => list.push(text),
+        OptionValue::Chunking(value) if part == name => *value = Some(chunking_strategy(part, text)?),
+        OptionValue::Chunking(value) => {
             let strategy = value.take().unwrap_or(ChunkingStrategy::Vad(VadFields::default()));
             *value = Some(with_vad_field(strategy, part, text)?);
         }

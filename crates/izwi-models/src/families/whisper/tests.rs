@@ -384,6 +384,15 @@ fn transcripts_are_the_same_bits_alone_and_in_any_batch() {
 }
 
 #[test]
+fn languages_are_detected_alike_alone_and_in_a_batch() {
+    let few = || eight().into_iter().step_by(3); // words, a temperature, a search
+    let alone: Vec<Transcript> = few().map(|input| one(&BASE, input)).collect();
+    assert!(alone.iter().any(|transcript| transcript.language.as_deref() == Some("en")));
+    let prepared = few().map(|input| prepare(&BASE, input)).collect();
+    assert_same(&Engine::new(&BASE, Some(1)).run(prepared), &alone);
+}
+
+#[test]
 fn speech_is_transcribed() {
     let (mut wrong, mut total) = (0, 0);
     for (samples, expected) in clips() {
