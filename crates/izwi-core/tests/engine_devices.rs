@@ -9,6 +9,8 @@ use izwi_core::engine::{
     DeviceChoice, Engine, EngineCoreConfig, EngineCoreRequest, EngineState, GenerationParams, Precision,
 };
 
+use crate::{soon, states};
+
 const MODEL: &str = "pocket-tts-english-cloning";
 const REQUESTS: u64 = 6;
 
@@ -48,7 +50,7 @@ async fn metal_and_the_cpu_share_the_requests_and_speak_alike() {
     let both = Engine::new(config(models.path(), &[DeviceChoice::Metal(0), DeviceChoice::Cpu])).unwrap();
     both.ready().await.unwrap();
     let is_ready = |replica: &izwi_core::engine::ReplicaStatus| replica.engine.state == EngineState::Ready;
-    crate::soon("both devices are warm", || both.replicas().iter().all(is_ready)).await;
+    soon("both devices are warm", || states(&both).iter().all(is_ready)).await;
     assert_eq!(both.profile().device, "metal:0,cpu");
     let outputs = futures::future::join_all((0..REQUESTS).map(|seed| both.generate(request(seed)))).await;
     for (seed, output) in (0..REQUESTS).zip(outputs) {
@@ -59,6 +61,6 @@ async fn metal_and_the_cpu_share_the_requests_and_speak_alike() {
         let error = energy(&mut pairs.map(|(a, b)| a - b)) / energy(&mut expected.samples.iter().copied());
         assert!(error < 1e-6, "seed {seed}: the error has {error} of the energy");
     }
-    let replicas = both.replicas();
+    let replicas = states(&both);
     assert!(replicas.iter().all(|replica| replica.engine.steps > 0), "{replicas:?}");
 }

@@ -13,7 +13,7 @@ use izwi_core::engine::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::soon;
+use crate::{soon, states};
 
 /// A hundred frames, 8 s.
 const TEXT: &str =
@@ -47,12 +47,12 @@ fn replicas(models: Vec<SimulatedModel>) -> Engine {
 async fn all_ready(engine: &Engine) {
     engine.ready().await.unwrap();
     let is_ready = |replica: &ReplicaStatus| replica.engine.state == EngineState::Ready;
-    soon("all replicas are warm", || engine.replicas().iter().all(is_ready)).await;
+    soon("all replicas are warm", || states(engine).iter().all(is_ready)).await;
 }
 
 /// Steps of each replica so far.
 fn steps(engine: &Engine) -> Vec<u64> {
-    engine.replicas().iter().map(|replica| replica.engine.steps).collect()
+    states(engine).iter().map(|replica| replica.engine.steps).collect()
 }
 
 /// Plays a stream at once, after the silence that it asks for. Returns how long it was silent in between.
@@ -213,7 +213,7 @@ async fn a_replica_that_fails_takes_no_more_requests_and_the_other_goes_on() {
     let script = Box::new(|_: &StepPlan| Some(Fault::Panic));
     let faulty = SimulatedModel { script: Some(script), ..Default::default() };
     let engine = replicas(vec![faulty, SimulatedModel::default()]);
-    let is_dead = |index: usize| matches!(engine.replicas()[index].engine.state, EngineState::Dead(_));
+    let is_dead = |index: usize| matches!(states(&engine)[index].engine.state, EngineState::Dead(_));
     let mut failed = 0;
     for _ in 0..200 {
         failed += usize::from(engine.generate(EngineCoreRequest::tts(TEXT)).await.is_err());
@@ -256,7 +256,7 @@ async fn commands_find_their_request_on_any_replica() {
         let request = EngineCoreRequest::tts(&long).with_id(RequestId::from(name));
         streams.push(engine.generate_streaming(request).await.unwrap());
     }
-    soon("both replicas run", || engine.replicas().iter().all(|replica| replica.engine.running > 0)).await;
+    soon("both replicas run", || states(&engine).iter().all(|replica| replica.engine.running > 0)).await;
     let numbers: Vec<_> = engine.status().streams.iter().map(|(id, _)| id.0).collect();
     assert_eq!(numbers.len(), numbers.iter().collect::<std::collections::HashSet<_>>().len(), "{numbers:?}");
     for (id, _) in &streams {

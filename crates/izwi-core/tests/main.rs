@@ -19,6 +19,8 @@ mod real_voice;
 
 use std::time::Duration;
 
+use izwi_core::engine::{Engine, Placement, ReplicaStatus};
+
 /// Waits until `condition` holds.
 async fn soon(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..2_000 {
@@ -28,4 +30,12 @@ async fn soon(what: &str, condition: impl Fn() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never: {what}");
+}
+
+/// The replicas of an engine on several devices.
+fn states(engine: &Engine) -> Vec<ReplicaStatus> {
+    match engine.placement() {
+        Placement::Replicated(replicas) => replicas,
+        other => panic!("{other:?}"),
+    }
 }

@@ -87,31 +87,48 @@ pub struct Engine {
     cloning: Arc<CloningTime>,
     /// The recordings of conversations, limited as the open audio is.
     kept: Arc<KeptRecordings>,
-    /// The client of the servers that run the model, if it is remote.
-    remote: Option<Remote>,
-    /// Its replicas on several devices; empty if there is one.
-    replicas: Arc<[Replica]>,
+    place: Place,
 }
 
-/// A remote model behind a handle.
+/// What runs behind a handle.
 #[derive(Clone)]
-struct Remote(Arc<dyn RemoteModel>);
+enum Place {
+    Device,
+    Devices(Arc<[Replica]>),
+    Servers(Arc<dyn RemoteModel>),
+}
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.upstreams()).finish()
+        self.status().fmt(f)
     }
+}
+
+impl Place {
+    fn status(&self) -> Placement {
+        match self {
+            Self::Device => Placement::Local,
+            Self::Devices(replicas) => Placement::Replicated(replicas.iter().map(Replica::status).collect()),
+            Self::Servers(model) => Placement::Remote(model.upstreams()),
+        }
+    }
+}
+
+/// Where the model of an engine runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Placement {
+    /// On one device of this machine.
+    Local,
+    /// On several devices of this machine.
+    Replicated(Vec<ReplicaStatus>),
+    /// On these servers.
+    Remote(Vec<UpstreamStatus>),
 }
 
 impl Engine {
-    /// The servers that run the model and their state; empty if it runs in this process.
-    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
-        self.remote.as_ref().map(|remote| remote.0.upstreams()).unwrap_or_default()
-    }
-
-    /// The replicas on several devices; empty if the model runs on one.
-    pub fn replicas(&self) -> Vec<ReplicaStatus> {
-        self.replicas.iter().map(Replica::status).collect()
+    /// Where the model runs, and the state of what runs it.
+    pub fn placement(&self) -> Placement {
+        self.place.status()
     }
 
     /// Static facts about the model; with several devices those of the first replica, with the names of all devices and

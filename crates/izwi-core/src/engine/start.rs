@@ -15,7 +15,7 @@ use super::qos::arbiter::{DeviceArbiter, DeviceArbiters, Member};
 use super::remote::{RemoteCore, RemoteModel, RemotePreparer};
 use super::replicas::{Replica, ReplicaRouter, merged_profile};
 use super::request::{RequestProcessor, permits};
-use super::{Engine, Remote};
+use super::{Engine, Place};
 
 /// What runs behind a handle: its commands, and where it publishes its status.
 type LoopEnds = (mpsc::UnboundedReceiver<Command>, watch::Sender<EngineStatus>);
@@ -81,7 +81,7 @@ impl Engine {
         let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
         let device = arbiter.join();
         let metrics = MetricsCollector::new(&profile.model).on(&profile.device);
-        let (handle, (receiver, publish)) = Self::handle(config, profile, processor, device);
+        let (handle, (receiver, publish)) = Self::handle(config, profile, processor, device, Place::Device);
         let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
         runtime.spawn(with_streams(config, executor, device, metrics, publish).run(receiver));
         Ok(handle)
@@ -120,9 +120,11 @@ impl Engine {
         let known = replicas.iter().map(|(replica, _)| replica.clone()).collect();
         let router_config = Arc::clone(&config);
         let router = |publish| ReplicaRouter::new(&profile.model, &router_config, replicas, metrics, publish);
-        let (handle, (receiver, publish)) = Self::handle(config, Arc::clone(&profile), processor, device);
+        let place = Place::Devices(known);
+        let (handle, (receiver, publish)) =
+            Self::handle(config, Arc::clone(&profile), processor, device, place);
         runtime.spawn(router(publish).run(receiver));
-        Ok(Self { replicas: known, ..handle })
+        Ok(handle)
     }
 
     /// An engine whose model other servers run. `max_running_requests` limits its open requests; further ones are refused.
@@ -138,11 +140,11 @@ impl Engine {
         let processor = RequestProcessor::new(Arc::clone(&config), model.profile(), preparer);
         // It computes nothing on a device of this machine.
         let device = DeviceArbiter::new().join();
-        let remote = Some(Remote(Arc::clone(&model)));
-        let (handle, (receiver, publish)) = Self::handle(config, model.profile(), processor, device);
+        let place = Place::Servers(Arc::clone(&model));
+        let (handle, (receiver, publish)) = Self::handle(config, model.profile(), processor, device, place);
         let core = RemoteCore::new(Arc::clone(&handle.config), model, publish);
         runtime.spawn(core.run(receiver));
-        Ok(Self { remote, ..handle })
+        Ok(handle)
     }
 
     /// A handle, and what its loop receives and publishes with.
@@ -151,6 +153,7 @@ impl Engine {
         profile: Arc<ExecutorProfile>,
         processor: RequestProcessor,
         device: Arc<Member>,
+        place: Place,
     ) -> (Self, LoopEnds) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
@@ -167,8 +170,7 @@ impl Engine {
             device,
             cloning: Arc::default(),
             kept: Arc::default(),
-            remote: None,
-            replicas: Arc::default(),
+            place,
         };
         (handle, (receiver, publish))
     }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use izwi_core::engine::Task;
+use izwi_core::engine::{Placement, Task};
 
 use crate::dialects;
 use crate::dto::listing::{AudioModelList, ModelList, ModelObject};
@@ -108,7 +108,7 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
         Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
-    let is_remote = matches!(&entry.slot, Slot::Ready(engine) if !engine.upstreams().is_empty());
+    let is_remote = matches!(&entry.slot, Slot::Ready(engine) if matches!(engine.placement(), Placement::Remote(_)));
     let registry = state.registry();
     ModelObject {
         object: "model",

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use izwi_core::engine::{
-    Engine, EngineState, KVCacheStats, MetricsSnapshot, ReplicaStatus, SequenceId, UpstreamStatus,
+    Engine, EngineState, KVCacheStats, MetricsSnapshot, Placement, ReplicaStatus, SequenceId, UpstreamStatus,
 };
 use tokio::time::Instant;
 
@@ -143,6 +143,11 @@ async fn engine_health(state: &AppState, engine: &Engine) -> EngineHealth {
         outstanding,
         failures,
     };
+    let (replicas, upstreams) = match engine.placement() {
+        Placement::Local => (Vec::new(), Vec::new()),
+        Placement::Replicated(replicas) => (replicas, Vec::new()),
+        Placement::Remote(upstreams) => (Vec::new(), upstreams),
+    };
     let snapshot = tokio::time::timeout(STATISTICS_TIMEOUT, engine.try_metrics()).await;
     EngineHealth {
         device: engine.profile().device.clone(),
@@ -152,8 +157,8 @@ async fn engine_health(state: &AppState, engine: &Engine) -> EngineHealth {
         steps: status.steps,
         kv: kv_health(&status.kv),
         streams: status.streams.iter().map(stream).collect(),
-        replicas: engine.replicas().into_iter().map(replica_health).collect(),
-        upstreams: engine.upstreams().into_iter().map(upstream).collect(),
+        replicas: replicas.into_iter().map(replica_health).collect(),
+        upstreams: upstreams.into_iter().map(upstream).collect(),
         statistics: snapshot.ok().and_then(Result::ok).map(statistics),
     }
 }

@@ -53,7 +53,7 @@ fn plain(config: EngineCoreConfig) -> Engine {
     let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
     let device = DeviceArbiter::new().join();
     let (metrics, qos) = (MetricsCollector::new(&profile.model), Unlimited(Arc::clone(&device)));
-    let (engine, (receiver, publish)) = Engine::handle(config, profile, processor, device);
+    let (engine, (receiver, publish)) = Engine::handle(config, profile, processor, device, Place::Device);
     let config = Arc::clone(&engine.config);
     let core = EngineCore::new(config, executor, Box::new(qos), Instant::now(), metrics, publish);
     tokio::spawn(core.run(receiver));
