@@ -32,7 +32,7 @@ async fn voices_are_understood_at_both_precisions() -> Result<()> {
         for &voice in voices {
             let options = SpeechOptions { seed: Some(3), ..SpeechOptions::default() };
             let request = EngineCoreRequest::tts(TEXT).with_voice(voice);
-            let request = request.with_speech_options(&options, &kokoro.profile().default_params());
+            let request = request.with_options(options);
             let spoken = kokoro.generate(request).await?.audio;
             let wav = izwi_audio::wav::to_bytes(&spoken.samples, spoken.sample_rate)?;
             let heard = asr.generate(EngineCoreRequest::asr(wav)).await?.text.unwrap_or_default();

@@ -29,7 +29,7 @@ fn key(word: &str) -> String {
 async fn speak(hibari: &Engine, text: &str, speed: f32) -> Result<(Vec<f32>, Vec<(String, f64, f64)>)> {
     let options = SpeechOptions { speed: Some(speed), seed: Some(3), ..SpeechOptions::default() };
     let request = EngineCoreRequest::tts(text);
-    let request = request.with_speech_options(&options, &hibari.profile().default_params());
+    let request = request.with_options(options);
     let (_, mut chunks) = hibari.generate_streaming(request).await?;
     let (mut samples, mut words) = (Vec::new(), Vec::<SpokenWord>::new());
     while let Some(chunk) = chunks.recv().await {

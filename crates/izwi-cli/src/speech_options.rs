@@ -222,7 +222,7 @@ impl SpeechFlags {
             let message = format!("model '{}' supports no style prompt", profile.model);
             return Err(failure::usage(message, "leave --instructions out, or choose another --model"));
         }
-        let request = EngineCoreRequest::tts(text).with_speech_options(options, &profile.default_params());
+        let request = EngineCoreRequest::tts(text).with_options(options.clone());
         match (&self.ref_audio, &self.voice) {
             (Some(path), _) => {
                 let recording = ReferenceAudio {
@@ -299,15 +299,20 @@ mod tests {
         let line = "--voice two --instructions softly --language de --speed 1.5 --seed 3 --temperature 0.5 \
                     --top-p 0.7 --top-k 9 --repetition-penalty 1.1 --max-tokens 70 --non-streaming-mode=false";
         let request = options(line).request(&engine(true), &voices, "hi".into()).unwrap();
-        assert_eq!((request.voice.as_deref(), request.language.as_deref()), (Some("two"), Some("de")));
-        assert_eq!((request.instructions.as_deref(), request.streams_text), (Some("softly"), Some(true)));
-        let params = request.params.unwrap();
-        assert_eq!((params.speed, params.seed, params.sampling.temperature), (1.5, Some(3), 0.5));
-        assert_eq!(
-            (params.sampling.top_p, params.sampling.top_k, params.sampling.repetition_penalty),
-            (0.7, 9, 1.1)
-        );
-        assert_eq!(params.max_tokens, 70);
+        assert_eq!(request.voice.as_deref(), Some("two"));
+        let expected = SpeechOptions {
+            language: Some("de".to_owned()),
+            instructions: Some("softly".to_owned()),
+            speed: Some(1.5),
+            seed: Some(3),
+            max_tokens: Some(70),
+            non_streaming_mode: Some(false),
+            temperature: Some(0.5),
+            top_p: Some(0.7),
+            top_k: Some(9),
+            repetition_penalty: Some(1.1),
+        };
+        assert_eq!(request.options, expected);
         let refused = options("--instructions softly").request(&engine(false), &voices, "hi".into());
         assert!(refused.unwrap_err().to_string().contains("no style prompt"));
     }

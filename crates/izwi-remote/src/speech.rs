@@ -81,7 +81,7 @@ impl Body {
             response_format: "pcm",
             stream_format: streams.then_some("audio"),
             speed: (!streams).then_some(input.speed),
-            instructions: input.instructions.clone(),
+            instructions: input.options.instructions.clone(),
             extensions: config.extensions.then(|| Extensions::new(input, streams)),
         }
     }
@@ -89,11 +89,11 @@ impl Body {
 
 impl Extensions {
     fn new(input: &SpeakInput, stream: bool) -> Self {
-        let (sampling, defaults, asked) = (input.sampling, SamplingParams::GREEDY, &input.asked);
+        let (sampling, defaults, asked) = (input.sampling, SamplingParams::GREEDY, &input.options);
         let max_tokens = told(asked.max_tokens, input.max_tokens, GenerationParams::default().max_tokens);
         Self {
             stream,
-            language: input.language.clone(),
+            language: input.options.language.clone(),
             seed: input.seed,
             temperature: told(asked.temperature, sampling.temperature, defaults.temperature),
             top_p: told(asked.top_p, sampling.top_p, defaults.top_p),
@@ -121,9 +121,9 @@ pub(crate) fn check(config: &RemoteConfig, input: &SpeakInput) -> Result<(), Inp
         let message = format!("model '{model}' is remote and does not support voice cloning; name a voice");
         return Err(InputError { param: "ref_audio", message });
     }
-    let asked = &input.asked;
+    let asked = &input.options;
     let extensions = [
-        ("language", input.language.as_deref().is_some_and(|language| language != "auto")),
+        ("language", asked.language.as_deref().is_some_and(|language| language != "auto")),
         ("seed", asked.seed.is_some()),
         ("temperature", asked.temperature.is_some()),
         ("top_p", asked.top_p.is_some()),
@@ -340,13 +340,13 @@ mod tests {
             serde_json::json!({"model": "m", "input": "Hi.", "response_format": "pcm", "stream_format": "audio",
                 "stream": true, "seed": 7})
         );
-        let asked = SpeechOptions {
+        let options = SpeechOptions {
             temperature: Some(0.0),
             max_tokens: Some(max_tokens),
             repetition_penalty: Some(1.0),
             ..SpeechOptions::default()
         };
-        let told = body(true, &SpeakInput { asked, ..plain.clone() });
+        let told = body(true, &SpeakInput { options, ..plain.clone() });
         let expected = serde_json::json!({"model": "m", "input": "Hi.", "response_format": "pcm", "stream_format": "audio",
             "stream": true, "seed": 7, "temperature": 0.0, "repetition_penalty": 1.0,
             "max_tokens": max_tokens, "max_new_tokens": max_tokens});
@@ -364,7 +364,7 @@ mod tests {
         let config = RemoteConfig::new("far", Task::Tts, url, "m");
         let plain = RemoteConfig { extensions: false, ..config.clone() };
         let none = SpeechOptions::default();
-        for (asked, param) in [
+        for (options, param) in [
             (SpeechOptions { temperature: Some(0.0), ..none.clone() }, "temperature"),
             (SpeechOptions { top_p: Some(1.0), ..none.clone() }, "top_p"),
             (SpeechOptions { top_k: Some(0), ..none.clone() }, "top_k"),
@@ -372,7 +372,7 @@ mod tests {
             (SpeechOptions { max_tokens: Some(9), ..none.clone() }, "max_tokens"),
             (SpeechOptions { seed: Some(9), ..none.clone() }, "seed"),
         ] {
-            let input = SpeakInput { asked, ..SpeakInput::plain("Hi.") };
+            let input = SpeakInput { options, ..SpeakInput::plain("Hi.") };
             assert_eq!(check(&config, &input), Ok(()), "{param}");
             assert_eq!(check(&plain, &input).unwrap_err().param, param);
         }

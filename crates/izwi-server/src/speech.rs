@@ -1,13 +1,12 @@
 //! From a client's speech options to the engine's request and its first chunk. HTTP and WebSocket share it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Priority, ReferenceAudio,
-    RequestId, RequestStats, SpeechOptions, StreamingOutput, Task, VoiceInput,
+    Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, ReferenceAudio, RequestId,
+    RequestStats, SpeechOptions, StreamingOutput, Task, VoiceInput,
 };
 use izwi_types::{TextNotes, excerpt, languages};
 use tokio::sync::mpsc;
@@ -117,16 +116,14 @@ pub(crate) struct VoiceChoice {
     pub(crate) cloning: Cloning,
 }
 
-/// Speech options checked against a model, with its defaults filled in.
+/// Speech options checked against a model.
 #[derive(Debug, Clone)]
 pub(crate) struct ResolvedSpeechOptions {
-    /// A voice that has a name.
-    voice: Option<Voice>,
-    /// A recording that came with the request.
-    reference: Option<VoiceInput>,
-    options: SpeechOptions,
-    defaults: GenerationParams,
-    priority: Priority,
+    /// The engine's request without its text.
+    template: EngineCoreRequest,
+    voice_name: String,
+    /// Whether the voice is prompted with the transcript of its recording.
+    has_transcript: bool,
     /// Names of the fields that have no effect.
     ignored: Vec<&'static str>,
 }
@@ -166,9 +163,24 @@ impl ResolvedSpeechOptions {
         }
         let priority = parse_priority(priority)?;
         let options = SpeechOptions { instructions, language, ..options };
-        let defaults = profile.default_params();
-        check_sampling(&defaults.with(&options))?;
-        Ok(Self { voice, reference, options, defaults, priority, ignored })
+        check_sampling(&profile.default_params().with(&options))?;
+        let mut template = EngineCoreRequest::tts("").with_options(options).with_priority(priority);
+        let (voice_name, has_transcript) = match (&voice, &reference) {
+            (Some(voice), _) => {
+                (voice.name().to_owned(), matches!(voice, Voice::Saved { has_text: true, .. }))
+            }
+            (None, Some(VoiceInput::Recording(recording))) => {
+                (REFERENCE_NAME.to_owned(), !recording.timbre_only && recording.text.is_some())
+            }
+            (None, Some(VoiceInput::Pack(_))) => (REFERENCE_NAME.to_owned(), true),
+            (None, None) => ("default".to_owned(), false),
+        };
+        match voice {
+            Some(Voice::Own(name) | Voice::StandIn(name)) => template.voice = Some(name),
+            Some(Voice::Saved { pack, .. }) => template.reference = Some(VoiceInput::Pack(pack)),
+            None => template.reference = reference,
+        }
+        Ok(Self { template, voice_name, has_transcript, ignored })
     }
 
     /// Names of the fields that have no effect.
@@ -179,56 +191,29 @@ impl ResolvedSpeechOptions {
     /// Options that no model has checked.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
-        Self {
-            voice: None,
-            reference: None,
-            options: SpeechOptions::default(),
-            defaults: GenerationParams::default(),
-            priority: Priority::Normal,
-            ignored: Vec::new(),
-        }
+        let template = EngineCoreRequest::tts("");
+        Self { template, voice_name: String::new(), has_transcript: false, ignored: Vec::new() }
     }
 
     /// Whether `engine` can speak text in this voice as it arrives.
     pub(crate) fn appends_text(&self, engine: &Engine) -> bool {
-        let has_text = match (&self.voice, &self.reference) {
-            (_, Some(VoiceInput::Recording(recording))) => !recording.timbre_only && recording.text.is_some(),
-            (_, Some(VoiceInput::Pack(_))) => true,
-            (Some(Voice::Saved { has_text, .. }), None) => *has_text,
-            (Some(Voice::Own(_) | Voice::StandIn(_)) | None, None) => false,
-        };
-        engine.profile().info.appends_text && !has_text && self.options.non_streaming_mode != Some(true)
+        let is_whole = self.template.options.non_streaming_mode == Some(true);
+        engine.profile().info.appends_text && !self.has_transcript && !is_whole
     }
 
     /// Name of the voice for clients.
     pub(crate) fn voice_name(&self) -> &str {
-        match (&self.voice, &self.reference) {
-            (Some(voice), _) => voice.name(),
-            (None, Some(_)) => REFERENCE_NAME,
-            (None, None) => "default",
-        }
+        &self.voice_name
     }
 
     /// The engine's request for a single utterance; moves the recording into it.
-    pub(crate) fn into_request(mut self, text: String) -> EngineCoreRequest {
-        let reference = self.reference.take();
-        let mut request = self.request(text);
-        request.reference = reference.or(request.reference);
-        request
+    pub(crate) fn into_request(self, text: String) -> EngineCoreRequest {
+        EngineCoreRequest { text: Some(text), ..self.template }
     }
 
     /// The engine's request for one utterance.
     pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
-        let request = EngineCoreRequest::tts(text).with_speech_options(&self.options, &self.defaults);
-        let mut request = request.with_priority(self.priority);
-        match &self.voice {
-            Some(Voice::Own(name) | Voice::StandIn(name)) => request.voice = Some(name.clone()),
-            Some(Voice::Saved { pack, .. }) => {
-                request.reference = Some(VoiceInput::Pack(Arc::clone(pack)));
-            }
-            None => request.reference.clone_from(&self.reference),
-        }
-        request
+        EngineCoreRequest { id: RequestId::random(), ..self.clone().into_request(text) }
     }
 }
 

@@ -11,15 +11,10 @@ pub struct SpeakInput {
     pub text: String,
     /// The id of one of [`ModelInfo::voices`](crate::ModelInfo::voices); `None` for the default.
     pub voice: Option<String>,
-    /// BCP 47 tag; `None` if unknown.
-    pub language: Option<String>,
-    /// Style prompt.
-    pub instructions: Option<String>,
+    /// The options that the client set. `speed`, `sampling`, `seed` and `max_tokens` below have the model's defaults too.
+    pub options: SpeechOptions,
     /// A voice to use instead of the model's own.
     pub reference: Option<VoiceReference>,
-    /// Whether the text is interleaved with generation (`true`) or in the prompt as a whole (`false`); `None` for the
-    /// model's default.
-    pub streams_text: Option<bool>,
     /// Whether more text is appended while it is spoken, only for models with
     /// [`ModelInfo::appends_text`](crate::ModelInfo::appends_text). The text is then interleaved with generation.
     pub has_more_text: bool,
@@ -36,20 +31,23 @@ pub struct SpeakInput {
     pub chunk_samples: usize,
     /// Samples of the first delivered chunk; `None` for the size of all others.
     pub first_chunk_samples: Option<usize>,
-    /// The options that the client set itself. The fields above have them, and the model's defaults for the others.
-    pub asked: SpeechOptions,
 }
 
 impl SpeakInput {
+    /// The same in the language of a BCP 47 tag.
+    #[must_use]
+    pub fn in_language(mut self, tag: impl Into<String>) -> Self {
+        self.options.language = Some(tag.into());
+        self
+    }
+
     /// `text` in the model's default voice, with every option at its default.
     pub fn plain(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             voice: None,
-            language: None,
-            instructions: None,
+            options: SpeechOptions::default(),
             reference: None,
-            streams_text: None,
             has_more_text: false,
             speed: 1.0,
             sampling: SamplingParams::GREEDY,
@@ -57,7 +55,6 @@ impl SpeakInput {
             max_tokens: usize::MAX,
             chunk_samples: 1,
             first_chunk_samples: None,
-            asked: SpeechOptions::default(),
         }
     }
 }

@@ -395,13 +395,13 @@ impl Engine {
         };
         let (request, intake) = if clones {
             // Recordings are decoded before the device is taken.
-            let ((info, decoded), intake) = self.prepare(read).await?;
-            let length = decoded.open_audio;
-            (self.clone_voice(length, move |processor| processor.finish(info, decoded)).await?, intake)
+            let ((info, input), intake) = self.prepare(read).await?;
+            let length = info.recorded;
+            (self.clone_voice(length, move |processor| processor.finish(info, &input)).await?, intake)
         } else {
             let process = move |processor: &RequestProcessor, intake: AudioIntake| {
-                let ((info, decoded), intake) = read(processor, intake)?;
-                Ok((processor.finish(info, decoded)?, intake))
+                let ((info, input), intake) = read(processor, intake)?;
+                Ok((processor.finish(info, &input)?, intake))
             };
             self.prepare(process).await?
         };

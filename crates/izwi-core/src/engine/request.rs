@@ -28,8 +28,6 @@ pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
 pub struct ChatOptions {
     /// The turns so far. If the last one is the user's, the request needs neither text nor audio.
     pub conversation: Conversation,
-    /// Whether audio is sampled with the model's defaults, whatever the request's parameters are.
-    pub own_sampling: bool,
     /// Temperature of the text; `None` for the model's default.
     pub text_temperature: Option<f32>,
 }
@@ -57,15 +55,10 @@ pub struct EngineCoreRequest {
     pub chat: ChatOptions,
     /// Id of one of the model's voices; `None` for its default. Conversations always use the model's own voice.
     pub voice: Option<String>,
-    /// BCP 47 tag of the text.
-    pub language: Option<String>,
-    /// Style prompt.
-    pub instructions: Option<String>,
     /// A voice to clone instead of using the model's own.
     pub reference: Option<VoiceInput>,
-    /// Whether the text is interleaved with generation (`true`) or in the prompt as a whole (`false`); `None` for the
-    /// model's default.
-    pub streams_text: Option<bool>,
+    /// Options of the speech. Absent ones take their values from `params`.
+    pub options: SpeechOptions,
     /// Generation parameters; `None` for the model's own.
     pub params: Option<GenerationParams>,
     /// Urgency.
@@ -77,8 +70,6 @@ pub struct EngineCoreRequest {
     pub chunk_samples: Option<usize>,
     /// Samples of the first chunk; `None` for the size of all others.
     pub first_chunk_samples: Option<usize>,
-    /// The speech options that were set, without the defaults that `params` has.
-    pub asked: SpeechOptions,
 }
 
 impl EngineCoreRequest {
@@ -94,16 +85,13 @@ impl EngineCoreRequest {
             window: None,
             chat: ChatOptions::default(),
             voice: None,
-            language: None,
-            instructions: None,
             reference: None,
-            streams_text: None,
+            options: SpeechOptions::default(),
             params: None,
             priority: Priority::Normal,
             live: true,
             chunk_samples: None,
             first_chunk_samples: None,
-            asked: SpeechOptions::default(),
         }
     }
 
@@ -158,14 +146,14 @@ impl EngineCoreRequest {
     /// Sets the language of the text, a BCP 47 tag.
     #[must_use]
     pub fn with_language(mut self, language: impl Into<String>) -> Self {
-        self.language = Some(language.into());
+        self.options.language = Some(language.into());
         self
     }
 
     /// Sets the style prompt.
     #[must_use]
     pub fn with_instructions(mut self, instructions: impl Into<String>) -> Self {
-        self.instructions = Some(instructions.into());
+        self.options.instructions = Some(instructions.into());
         self
     }
 
@@ -179,18 +167,14 @@ impl EngineCoreRequest {
     /// Sets whether the text is interleaved with generation.
     #[must_use]
     pub fn with_streams_text(mut self, streams_text: bool) -> Self {
-        self.streams_text = Some(streams_text);
+        self.options.non_streaming_mode = Some(!streams_text);
         self
     }
 
-    /// Sets speech options; absent ones take `defaults`.
+    /// Sets the options of the speech.
     #[must_use]
-    pub fn with_speech_options(mut self, options: &SpeechOptions, defaults: &GenerationParams) -> Self {
-        self.language.clone_from(&options.language);
-        self.instructions.clone_from(&options.instructions);
-        self.streams_text = options.non_streaming_mode.map(|whole| !whole);
-        self.params = Some(defaults.with(options));
-        self.asked = options.clone();
+    pub fn with_options(mut self, options: SpeechOptions) -> Self {
+        self.options = options;
         self
     }
 

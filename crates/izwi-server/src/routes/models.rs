@@ -108,7 +108,8 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         Slot::Unloaded | Slot::Loading | Slot::Unloading => None,
         Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => None,
     };
-    let is_remote = matches!(&entry.slot, Slot::Ready(engine) if matches!(engine.placement(), Placement::Remote(_)));
+    let is_remote =
+        matches!(&entry.slot, Slot::Ready(engine) if matches!(engine.placement(), Placement::Remote(_)));
     let registry = state.registry();
     ModelObject {
         object: "model",

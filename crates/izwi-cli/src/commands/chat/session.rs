@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use izwi_core::engine::{
-    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, Message, RequestStats,
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, Message, RequestStats, SpeechOptions,
 };
 
 use crate::engine::{OutputStream, incomplete, millis};
@@ -128,17 +128,18 @@ impl<'a> ChatSession<'a> {
     }
 
     fn request(&self) -> EngineCoreRequest {
-        let mut params = self.engine.profile().default_params();
-        params.sampling.temperature = self.options.temperature.unwrap_or(params.sampling.temperature);
-        params.max_tokens = self.options.max_tokens.unwrap_or(params.max_tokens);
-        params.seed = self.options.seed.or(params.seed);
-        let mut request = EngineCoreRequest::converse(Conversation::new()).with_params(params);
-        request.instructions.clone_from(&self.options.instructions);
-        request.with_chat(ChatOptions {
+        let options = SpeechOptions {
+            temperature: self.options.temperature,
+            max_tokens: self.options.max_tokens,
+            seed: self.options.seed,
+            instructions: self.options.instructions.clone(),
+            ..SpeechOptions::default()
+        };
+        let chat = ChatOptions {
             conversation: self.conversation.clone(),
-            own_sampling: self.options.temperature.is_none(),
             text_temperature: self.options.text_temperature,
-        })
+        };
+        EngineCoreRequest::converse(Conversation::new()).with_options(options).with_chat(chat)
     }
 }
 

@@ -45,8 +45,8 @@ pub(in crate::engine) struct RequestInfo {
     pub(in crate::engine) max_tokens: usize,
     /// Where more text comes from; `None` where the text is complete.
     pub(in crate::engine) text_input: Option<TextInput>,
-    /// Duration of the recording to transcribe, for ASR.
-    pub(in crate::engine) recording: Option<Duration>,
+    /// Duration of its recordings.
+    pub(in crate::engine) recorded: Duration,
     /// Tokens of the prepared input; 0 before.
     pub(in crate::engine) prompt_tokens: usize,
     /// What the model says otherwise than it is written.
@@ -68,14 +68,6 @@ pub(in crate::engine) struct PreparedRequest {
     pub(in crate::engine) prepared: Prepared,
     /// The scheduler's form of the work.
     pub(in crate::engine) work: Workload,
-}
-
-/// A request's input with its recordings decoded.
-#[derive(Debug)]
-pub(in crate::engine) struct DecodedInput {
-    input: Input,
-    /// Duration of all recordings.
-    pub(in crate::engine) open_audio: Duration,
 }
 
 /// Validates and prepares requests for one model.
@@ -121,7 +113,7 @@ impl RequestProcessor {
         &self,
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
-    ) -> Result<(RequestInfo, DecodedInput)> {
+    ) -> Result<(RequestInfo, Input)> {
         let notes = written_text::take(&mut request, &self.profile)?;
         let text_input = request.text_input.clone();
         self.check(&request)?;
@@ -132,12 +124,13 @@ impl RequestProcessor {
         let live = request.live && (task != Task::Asr || request.window.is_some());
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
-        let decoded = match task {
+        let input = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples, intake)?,
             Task::Asr => self.listen_input(request, &params, intake)?,
             Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
-        intake.cover(decoded.open_audio)?;
+        let recorded = self.recorded(&input);
+        intake.cover(recorded)?;
         let info = RequestInfo {
             id,
             task,
@@ -148,23 +141,19 @@ impl RequestProcessor {
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             text_input,
-            recording: Some(decoded.open_audio).filter(|_| task == Task::Asr),
+            recorded,
             prompt_tokens: 0,
             notes,
         };
-        Ok((info, decoded))
+        Ok((info, input))
     }
 
     /// Prepares a request that was read. Blocks.
     ///
     /// # Errors
     /// The model refuses the input; the error names the field, the value and the remedy.
-    pub(in crate::engine) fn finish(
-        &self,
-        mut info: RequestInfo,
-        decoded: DecodedInput,
-    ) -> Result<PreparedRequest> {
-        let mut prepared = self.preparer.prepare(&decoded.input)?;
+    pub(in crate::engine) fn finish(&self, mut info: RequestInfo, input: &Input) -> Result<PreparedRequest> {
+        let mut prepared = self.preparer.prepare(input)?;
         info.notes.unspoken = std::mem::take(&mut prepared.unspoken);
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, info.max_tokens)?;
         info.prompt_tokens = prompt_tokens;
@@ -182,25 +171,19 @@ impl RequestProcessor {
         params: &GenerationParams,
         chunk_samples: usize,
         intake: &mut AudioIntake,
-    ) -> Result<DecodedInput> {
-        let mut open_audio = Duration::ZERO;
+    ) -> Result<Input> {
         let reference = match request.reference {
             None => None,
             Some(VoiceInput::Pack(pack)) => Some(VoiceReference::Pack(pack)),
             Some(VoiceInput::Recording(reference)) => {
-                let recording = self.decode_reference(reference, intake)?;
-                let rate_hz = self.profile.info.sample_rate_hz;
-                open_audio = audio_duration(recording.samples.len() as u64, rate_hz);
-                Some(VoiceReference::Recording(recording))
+                Some(VoiceReference::Recording(self.decode_reference(reference, intake)?))
             }
         };
-        let input = Input::Speak(SpeakInput {
+        Ok(Input::Speak(SpeakInput {
             text: request.text.unwrap_or_default(),
             voice: request.voice,
-            language: request.language,
-            instructions: request.instructions,
+            options: request.options,
             reference,
-            streams_text: request.streams_text,
             has_more_text: request.text_input.is_some(),
             speed: params.speed,
             sampling: params.sampling,
@@ -208,9 +191,7 @@ impl RequestProcessor {
             max_tokens: params.max_tokens,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
-            asked: request.asked,
-        });
-        Ok(DecodedInput { input, open_audio })
+        }))
     }
 
     fn listen_input(
@@ -218,17 +199,15 @@ impl RequestProcessor {
         request: EngineCoreRequest,
         params: &GenerationParams,
         intake: &mut AudioIntake,
-    ) -> Result<DecodedInput> {
+    ) -> Result<Input> {
         let mut options = request.transcription.checked()?;
         options.temperature.get_or_insert_default();
         options.seed = params.seed;
         let longest = self.config.max_audio_duration;
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
-        let recording = self.input_duration(samples.len());
         let (is_streamed, window) = (request.is_streamed, request.window);
-        let input = Input::Listen(ListenInput { samples, options, is_streamed, window });
-        Ok(DecodedInput { input, open_audio: recording })
+        Ok(Input::Listen(ListenInput { samples, options, is_streamed, window }))
     }
 
     /// The input of a turn: the conversation so far, with the request's own message appended.
@@ -238,8 +217,8 @@ impl RequestProcessor {
         params: &GenerationParams,
         chunk_samples: usize,
         intake: &mut AudioIntake,
-    ) -> Result<DecodedInput> {
-        let ChatOptions { mut conversation, own_sampling, text_temperature } = request.chat;
+    ) -> Result<Input> {
+        let ChatOptions { mut conversation, text_temperature } = request.chat;
         let mut messages = Vec::new();
         if let Some(audio) = request.audio_input.filter(|audio| !audio.is_empty()) {
             messages.push(Message::Recording(self.decode_message(audio, intake)?));
@@ -251,24 +230,30 @@ impl RequestProcessor {
             conversation.ask(messages);
         }
         let turns = conversation.into_turns();
-        let open_audio = self.input_duration(turns.iter().map(recorded_samples).sum());
-        let greedy = SamplingParams::GREEDY;
-        let input = Input::Converse(ConverseInput {
-            instructions: request.instructions,
+        let (options, greedy) = (request.options, SamplingParams::GREEDY);
+        let is_sampled = request.params.is_some() || options.sets_sampling();
+        Ok(Input::Converse(ConverseInput {
+            instructions: options.instructions,
             turns,
-            sampling: (request.params.is_some() && !own_sampling).then_some(params.sampling),
+            sampling: is_sampled.then_some(params.sampling),
             text_sampling: text_temperature.map(|temperature| SamplingParams { temperature, ..greedy }),
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
-        });
-        Ok(DecodedInput { input, open_audio })
+        }))
     }
 
-    /// Duration of decoded input audio.
-    fn input_duration(&self, samples: usize) -> Duration {
-        audio_duration(samples as u64, self.profile.info.input_sample_rate_hz)
+    /// Duration of the recordings of an input.
+    fn recorded(&self, input: &Input) -> Duration {
+        let (samples, rate_hz) = match input {
+            Input::Speak(input) => (reference_samples(input), self.profile.info.sample_rate_hz),
+            Input::Listen(input) => (input.samples.len(), self.profile.info.input_sample_rate_hz),
+            Input::Converse(input) => {
+                (input.turns.iter().map(recorded_samples).sum(), self.profile.info.input_sample_rate_hz)
+            }
+        };
+        audio_duration(samples as u64, rate_hz)
     }
 
     /// Decodes the recording of a user's message: mono samples at the model's input rate. Blocks.
@@ -440,7 +425,8 @@ impl RequestProcessor {
 
     /// The request's parameters with defaults filled in. Values out of range are refused.
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
-        let mut params = request.params.clone().unwrap_or_else(|| self.profile.default_params());
+        let defaults = request.params.clone().unwrap_or_else(|| self.profile.default_params());
+        let mut params = defaults.with(&request.options);
         if request.task_type == Task::Asr {
             params.seed = request.transcription.seed.or(params.seed);
         }
@@ -465,6 +451,14 @@ impl RequestProcessor {
         // Random seeds fit the integers of a 64-bit float, so that every client can send them back.
         params.seed = Some(params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
         Ok(params)
+    }
+}
+
+/// Samples of the recording to clone.
+fn reference_samples(input: &SpeakInput) -> usize {
+    match &input.reference {
+        Some(VoiceReference::Recording(recording)) => recording.samples.len(),
+        Some(VoiceReference::Pack(_)) | None => 0,
     }
 }
 

@@ -49,7 +49,7 @@ fn take_open(request: &mut EngineCoreRequest, profile: &ExecutorProfile) -> Resu
     if is_complete {
         request.text_input = None;
         // As the text would have been spoken, had its end come later.
-        request.streams_text = Some(true);
+        request.options.non_streaming_mode = Some(false);
         request.text = request.text.take().map(|text| text.trim_end().to_owned());
     }
     Ok(markup)

@@ -93,7 +93,10 @@ impl Session {
             prompt_tokens: self.request.prompt_tokens,
             generated_tokens: self.generated_tokens,
             samples,
-            audio_duration: self.request.recording.unwrap_or_else(|| audio_duration(samples, sample_rate)),
+            audio_duration: match self.request.task {
+                Task::Asr => self.request.recorded,
+                Task::Tts | Task::Chat => audio_duration(samples, sample_rate),
+            },
             accepted_at: accepted,
             prepare_time: self.opened_at - accepted,
             queue_time: self.first_scheduled_at.map_or_else(|| accepted.elapsed(), |at| at - accepted),

@@ -120,7 +120,8 @@ impl Hibari {
             let message = format!("voice '{}' is unknown; this model has: {VOICE}", excerpt(voice));
             return Err(InputError { param: "voice", message });
         }
-        let named = input.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
+        let named =
+            input.options.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
         if let Some(language) = named {
             let checked = languages::supported(language, &self.info.languages);
             checked.map_err(|message| InputError { param: "language", message })?;

@@ -84,8 +84,7 @@ fn characters_without_a_sound_are_told() {
 #[test]
 fn a_language_that_it_does_not_speak_is_refused() {
     let model = model();
-    let check =
-        |language: &str| model.check(&SpeakInput { language: Some(language.to_owned()), ..speak("Hi.") });
+    let check = |language: &str| model.check(&speak("Hi.").in_language(language));
     for language in ["en", "en-US", "English", "auto"] {
         assert_eq!(check(language), Ok(()), "{language}");
     }

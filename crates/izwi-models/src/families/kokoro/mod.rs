@@ -179,7 +179,8 @@ impl Kokoro {
             return Err(InputError { param: "speed", message });
         }
         let own = self.voices.language(&voice);
-        let named = input.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
+        let named =
+            input.options.language.as_deref().filter(|language| !language.eq_ignore_ascii_case(ANY_LANGUAGE));
         let tag = match named {
             Some(language) => {
                 let code = languages::supported(language, &self.info.languages);
@@ -229,7 +230,7 @@ impl SpeechModel for Kokoro {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         let (voice, front_end) = self.check(input)?;
         let sentences = front_end.sentences(&input.text).map_err(|error| {
-            let language = input.language.as_deref().unwrap_or_else(|| self.voices.language(&voice));
+            let language = input.options.language.as_deref().unwrap_or_else(|| self.voices.language(&voice));
             refusal(&error, input, &excerpt(language))
         })?;
         let mut units = units::cut(&sentences, &self.vocabulary, self.max_unit_ids(input.speed, limits));
@@ -279,7 +280,7 @@ impl SpeechModel for Kokoro {
 
     fn warm_up_input(&self) -> Input {
         let text = "The quick brown fox jumps over the lazy dog.";
-        Input::Speak(SpeakInput { language: Some(LANGUAGE.to_owned()), ..SpeakInput::plain(text) })
+        Input::Speak(SpeakInput::plain(text).in_language(LANGUAGE))
     }
 }
 
@@ -287,7 +288,7 @@ impl SpeechModel for Kokoro {
 fn refusal(error: &FrontEndError, input: &SpeakInput, tag: &str) -> InputError {
     let param = match error {
         FrontEndError::Program { .. } | FrontEndError::Load(_) => "input",
-        _ if input.language.is_some() => "language",
+        _ if input.options.language.is_some() => "language",
         _ => "voice",
     };
     let voice = match input.voice.as_deref() {

@@ -91,7 +91,7 @@ fn bad_input_is_refused_by_field() {
     for speed in [0.1, 5.0, f32::NAN] {
         assert_eq!(refused(SpeakInput { speed, ..speak("Hi.") }).param, "speed");
     }
-    let language = refused(SpeakInput { language: Some("de".to_owned()), ..speak("Hi.") });
+    let language = refused(speak("Hi.").in_language("de"));
     assert!(language.param == "language" && language.message.contains("use one of en, es, fr"), "{language}");
     for text in ["", "...", "漢字"] {
         assert_eq!(refused(speak(text)).param, "input", "{text:?}");
@@ -103,7 +103,7 @@ fn languages_without_a_phonemiser_are_refused_with_the_remedy() {
     let mut model = model();
     model.front_ends = FrontEnds::new(&golden_set().root(), std::ffi::OsString::new()).unwrap();
     let refused = |language: &str| {
-        let input = SpeakInput { language: Some(language.to_owned()), ..speak("Hola.") };
+        let input = speak("Hola.").in_language(language);
         model.prepare(&Input::Speak(input), &LIMITS).unwrap_err()
     };
     let spanish = refused("es");
@@ -132,7 +132,7 @@ fn another_language_is_spoken_with_the_phonemes_of_its_program() {
     let mut model = model();
     model.front_ends = FrontEnds::new(&golden_set().root(), folder.path().into()).unwrap();
     let text = "Hola amigo.";
-    let spanish = prepare(&model, SpeakInput { language: Some("es".to_owned()), ..speak(text) });
+    let spanish = prepare(&model, speak(text).in_language("es"));
     let output = pass(&model, &[(&spanish, 0)]).remove(0);
     let last = output.words.last().unwrap();
     assert!(last.text_end == text.len() && !output.samples.is_empty(), "{:?}", output.words);

@@ -84,7 +84,7 @@ impl LfmAudio {
             let message = "this model does not speak in the voice of a recording; leave it out, or choose a model that does";
             return Err(InputError { param: "ref_audio", message: message.to_owned() });
         }
-        check_language(input.language.as_deref())?;
+        check_language(input.options.language.as_deref())?;
         let instructions = format!("Perform TTS. Use the {} voice.", voice(input.voice.as_deref())?);
         let prompt = |text: &str| {
             let mut prompt = self.single_turn(&instructions, |prompt| prompt.text(&self.vocabulary, text));

@@ -356,7 +356,7 @@ fn unsupported_inputs_are_refused_by_field() {
     let hi = || SpeakInput::plain("Hi.");
     let voice = Input::Speak(SpeakInput { voice: Some("nobody".to_owned()), ..hi() });
     assert_eq!(refused(&voice, &LIMITS).param, "voice");
-    let language = Input::Speak(SpeakInput { language: Some("klingon".to_owned()), ..hi() });
+    let language = Input::Speak(hi().in_language("klingon"));
     assert_eq!(refused(&language, &LIMITS).param, "language");
     let tight = PrepareLimits { max_positions: 40, ..LIMITS };
     assert!(refused(&Input::Speak(hi()), &tight).message.contains("max_blocks"));

@@ -72,8 +72,10 @@ impl QwenTts {
             RequestVoice::BuiltIn(own) => (own, None),
             RequestVoice::Cloned(voice) => (None, Some(voice)),
         };
-        let language = lookup::language(config, input.language.as_deref(), own.map(|(name, _)| name))?;
-        let instructions = input.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty());
+        let language =
+            lookup::language(config, input.options.language.as_deref(), own.map(|(name, _)| name))?;
+        let instructions =
+            input.options.instructions.as_deref().map(str::trim).filter(|text| !text.is_empty());
         let instructions = instructions.filter(|_| config.takes_instructions());
         let instructions = instructions.map(|text| self.vocabulary.instructions(text)).unwrap_or_default();
         let speaker = match &cloned {
@@ -86,7 +88,8 @@ impl QwenTts {
             language,
             speaker: speaker.clone(),
             reference: cloned.as_ref().and_then(|voice| voice.reference.clone()),
-            streams_text: input.has_more_text || input.streams_text.unwrap_or(config.kind == Kind::Base),
+            streams_text: input.has_more_text
+                || input.options.non_streaming_mode.map_or(config.kind == Kind::Base, |whole| !whole),
         };
         let unreadable =
             || InputError { param: "input", message: "this text cannot be tokenised".to_owned() };

@@ -9,7 +9,7 @@ use crate::frame_driver::{FrameCodec, RequestState};
 use crate::mini_engine::{self, MiniEngine, Sequence};
 use crate::model::BatchEntry;
 use izwi_types::Precision;
-use izwi_types::{Prepared, SamplingParams};
+use izwi_types::{Prepared, SamplingParams, SpeechOptions};
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 1024 };
 const BLOCK: usize = 8;
@@ -92,10 +92,13 @@ fn input(model: &Driver, arguments: &Arguments) -> SpeakInput {
     });
     SpeakInput {
         voice: arguments.speaker.clone(),
-        language: arguments.language.clone(),
-        instructions: arguments.instruct.clone(),
+        options: SpeechOptions {
+            language: arguments.language.clone(),
+            instructions: arguments.instruct.clone(),
+            non_streaming_mode: arguments.non_streaming_mode,
+            ..SpeechOptions::default()
+        },
         reference,
-        streams_text: arguments.non_streaming_mode.map(|whole| !whole),
         sampling,
         ..SpeakInput::plain(&arguments.text)
     }
@@ -161,11 +164,8 @@ fn a_preempted_sequence_goes_on_from_the_blocks_of_its_own_frames() {
 #[test]
 fn a_shared_prefix_gives_the_same_samples() {
     let model = model("cv17");
-    let styled = |text: &str| SpeakInput {
-        instructions: Some("Speak slowly, in a low voice, as if it were late.".to_owned()),
-        ..say(text, 3)
-    };
-    let (first, second) = (prepare(&model, styled(TEXTS[1])), prepare(&model, styled(TEXTS[4])));
+    let prepared = |text: &str| prepare(&model, styled(text, 3, None));
+    let (first, second) = (prepared(TEXTS[1]), prepared(TEXTS[4]));
     let shared =
         mini_engine::keys(&first).iter().zip(mini_engine::keys(&second)).take_while(|(a, b)| a == b).count();
     let blocks = shared / BLOCK;
@@ -349,7 +349,7 @@ fn unsupported_inputs_are_refused_by_field() {
     assert_eq!(refused(&base, with(short), &LIMITS).param, "ref_audio");
     let voice = SpeakInput { voice: Some("nobody".to_owned()), ..hi() };
     assert_eq!(refused(&own, voice, &LIMITS).param, "voice");
-    let language = SpeakInput { language: Some("klingon".to_owned()), ..hi() };
+    let language = hi().in_language("klingon");
     assert_eq!(refused(&own, language, &LIMITS).param, "language");
     let tight = PrepareLimits { max_positions: 40, ..LIMITS };
     assert!(refused(&own, hi(), &tight).message.contains("max_blocks"));
@@ -375,9 +375,10 @@ fn every_precision_loads_generates_and_warms_up() {
 }
 
 /// The instruction makes a prompt of several blocks.
-fn styled(text: &str, seed: u64) -> SpeakInput {
+fn styled(text: &str, seed: u64, non_streaming_mode: Option<bool>) -> SpeakInput {
     let instructions = Some("Speak slowly, in a low voice, as if it were late.".to_owned());
-    SpeakInput { instructions, streams_text: Some(true), ..say(text, seed) }
+    let options = SpeechOptions { instructions, non_streaming_mode, ..SpeechOptions::default() };
+    SpeakInput { options, ..say(text, seed) }
 }
 
 /// A text as it arrives: at which step each piece does; the text ends with the last.
@@ -418,13 +419,16 @@ fn text_in_pieces_with_pauses_gives_the_samples_of_the_whole_text() {
         let model = model(checkpoint);
         let whole: Vec<Sequence> = (0..)
             .zip(texts)
-            .map(|(seed, text)| mini_engine::alone(&model, &prepare(&model, styled(text, seed)), MOST))
+            .map(|(seed, text)| {
+                mini_engine::alone(&model, &prepare(&model, styled(text, seed, Some(false))), MOST)
+            })
             .collect();
         for (size, pause, preempts) in [(2, 1, false), (7, 9, true)] {
             let mut engine = MiniEngine::new(&model, BLOCK, 5, MOST);
             let arrivals = texts.iter().enumerate().map(|(n, text)| {
                 let start = first_word(text);
-                let begun = SpeakInput { has_more_text: true, ..styled(&text[..start], n as u64) };
+                let begun =
+                    SpeakInput { has_more_text: true, ..styled(&text[..start], n as u64, Some(false)) };
                 let prepared = prepare(&model, begun);
                 engine.admit(&prepared);
                 let progress = model.append_text(&prepared, "", false).unwrap();
@@ -433,7 +437,7 @@ fn text_in_pieces_with_pauses_gives_the_samples_of_the_whole_text() {
             });
             let mut arrivals: Vec<Arrivals> = arrivals.collect();
             // Others that wait for nothing share the steps.
-            engine.admit(&prepare(&model, styled(TEXTS[4], 9)));
+            engine.admit(&prepare(&model, styled(TEXTS[4], 9, Some(false))));
             let mut step = 0;
             while engine.has_work() {
                 arrivals.iter_mut().for_each(|text| text.arrive(step, &model, &mut engine));
@@ -483,7 +487,7 @@ fn requests_of_one_voice_differ_in_the_last_prompt_position_alone() {
     for checkpoint in ["cv06", "cv17"] {
         let model = model(checkpoint);
         let [first, second] = [TEXTS[1], TEXTS[4]].map(|text| {
-            let open = SpeakInput { has_more_text: true, ..styled(text, 3) };
+            let open = SpeakInput { has_more_text: true, ..styled(text, 3, Some(false)) };
             mini_engine::keys(&prepare(&model, open)).to_vec()
         });
         let (last, prefix) = first.split_last().unwrap();

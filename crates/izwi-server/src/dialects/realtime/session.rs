@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, GenerationParams, StreamingOutput, Task,
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, SpeechOptions, StreamingOutput, Task,
 };
 use izwi_types::excerpt;
 
@@ -253,14 +253,15 @@ impl Protocol for Realtime {
         }
         let config = &response.asked.config;
         system.splice(..0, config.instructions.clone());
-        let profile = chat.profile();
-        let defaults = profile.default_params();
-        let max_tokens = config.max_output_tokens.unwrap_or(defaults.max_tokens);
-        let mut request = EngineCoreRequest::converse(Conversation::new())
-            .with_chat(ChatOptions { conversation, own_sampling: true, text_temperature: None })
-            .with_params(GenerationParams { max_tokens, ..defaults });
-        request.instructions = (!system.is_empty()).then(|| system.join("\n"));
-        match ChunkSizes::resolve(None, None, profile.info.sample_rate_hz) {
+        let options = SpeechOptions {
+            max_tokens: config.max_output_tokens,
+            instructions: (!system.is_empty()).then(|| system.join("\n")),
+            ..SpeechOptions::default()
+        };
+        let request = EngineCoreRequest::converse(Conversation::new())
+            .with_chat(ChatOptions { conversation, text_temperature: None })
+            .with_options(options);
+        match ChunkSizes::resolve(None, None, chat.profile().info.sample_rate_hz) {
             Ok(chunks) => chunks.of(request),
             Err(_) => request,
         }

@@ -1,7 +1,7 @@
 //! The configuration of a conversation: checked against its model, and made into the engine's requests.
 
 use izwi_audio::chunk::ChunkLengths;
-use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, GenerationParams, Priority};
+use izwi_core::engine::{ChatOptions, Conversation, EngineCoreRequest, Priority, SpeechOptions};
 
 use crate::chunking::ChunkSizes;
 use crate::dto::chat::ConfigFields;
@@ -26,9 +26,7 @@ pub(super) struct Setup {
     /// Rate of the client's audio, in Hz.
     pub(super) input_rate: u32,
     chunks: ChunkSizes,
-    instructions: Option<String>,
-    params: GenerationParams,
-    own_sampling: bool,
+    options: SpeechOptions,
     text_temperature: Option<f32>,
     priority: Priority,
 }
@@ -45,22 +43,18 @@ impl Setup {
         let input_rate = fields.input_sample_rate.unwrap_or(profile.info.input_sample_rate_hz);
         check_range("input_sample_rate", input_rate, &INPUT_RATES)?;
         let priority = parse_priority(fields.priority.as_deref())?;
-        let own_sampling = !fields.options.sets_sampling();
-        let defaults = profile.default_params();
-        let params = GenerationParams { speed: defaults.speed, ..defaults.with(&fields.options) };
-        check_sampling(&params)?;
+        let instructions = non_blank(fields.options.instructions);
+        let options = SpeechOptions { instructions, speed: None, ..fields.options };
+        check_sampling(&profile.default_params().with(&options))?;
         if let Some(temperature) = fields.text_temperature {
             check_range("text_temperature", temperature, &TEXT_TEMPERATURES)?;
         }
-        let instructions = non_blank(fields.options.instructions);
         Ok(Self {
             output,
             sent_chunks,
             input_rate,
             chunks,
-            instructions,
-            params,
-            own_sampling,
+            options,
             text_temperature: fields.text_temperature,
             priority,
             engine,
@@ -69,12 +63,11 @@ impl Setup {
 
     /// The engine's request for the model's turn.
     pub(super) fn request(&self, conversation: Conversation) -> EngineCoreRequest {
-        let (own_sampling, text_temperature) = (self.own_sampling, self.text_temperature);
-        let mut request = EngineCoreRequest::converse(Conversation::new())
-            .with_chat(ChatOptions { conversation, own_sampling, text_temperature })
-            .with_params(self.params.clone())
+        let text_temperature = self.text_temperature;
+        let request = EngineCoreRequest::converse(Conversation::new())
+            .with_chat(ChatOptions { conversation, text_temperature })
+            .with_options(self.options.clone())
             .with_priority(self.priority);
-        request.instructions.clone_from(&self.instructions);
         self.chunks.of(request)
     }
 }

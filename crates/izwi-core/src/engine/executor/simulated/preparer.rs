@@ -72,7 +72,8 @@ impl RequestPreparer for SimulatedPreparer {
     fn prepare(&self, input: &Input) -> Result<Prepared, InputError> {
         Ok(match input {
             Input::Speak(input)
-                if self.appends_text && (input.has_more_text || input.streams_text == Some(true)) =>
+                if self.appends_text
+                    && (input.has_more_text || input.options.non_streaming_mode == Some(false)) =>
             {
                 open_text::prepare(&input.text, input.has_more_text, input.seed)?
             }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use izwi_types::{InputError, SpeakInput, VoiceRecording, VoiceReference};
+use izwi_types::{InputError, SpeakInput, SpeechOptions, VoiceRecording, VoiceReference};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -67,7 +67,8 @@ pub(super) fn trace(model: &str, input: &SpeakInput) -> Result<u64, InputError> 
         Some(VoiceReference::Recording(recording)) => Some(identity(recording)),
         Some(VoiceReference::Pack(pack)) => Some(unpack(model, pack)?),
     };
-    let voice = (&input.voice, speaker, &input.language, &input.instructions, input.streams_text);
+    let SpeechOptions { language, instructions, non_streaming_mode, .. } = &input.options;
+    let voice = (&input.voice, speaker, language, instructions, non_streaming_mode);
     let options = format!("{voice:?} {:?} {}", input.sampling, input.speed);
     Ok(digest(options.bytes()))
 }
