@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-
 use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
@@ -145,24 +143,6 @@ async fn stopped_reader(engine: &Engine) -> tokio::sync::mpsc::Receiver<Streamin
     let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(TEXT)).await.unwrap();
     chunks.recv().await.unwrap();
     chunks
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_that_leave_the_schedule_as_it_is_discard_no_step() {
-    let (engine, open, steps) = gated(EngineCoreConfig::default(), true);
-    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(TEXT)).await.unwrap();
-    for step in 1..=12 {
-        // Sent while a step is in flight; nobody waits for the answers.
-        let _ = engine.metrics().now_or_never();
-        let _ = engine.check_invariants().now_or_never();
-        open.send(()).unwrap();
-        soon("the step has run", || steps.load(Ordering::SeqCst) >= step).await;
-    }
-    let status = engine.status();
-    assert_eq!(status.preschedule_discarded, 0, "{status:?}");
-    assert!(status.preschedule_used >= 8, "{status:?}");
-    drop(open);
-    while chunks.recv().await.is_some() {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,6 +47,42 @@ async fn the_warm_up_is_no_part_of_the_time_of_a_request() {
     assert!(asked.elapsed() > stats.generation_time + Duration::from_millis(500), "{stats:?}");
 }
 
+/// Steps that were scheduled ahead and executed, and those that were discarded, while one request runs and statistics are
+/// asked for all the time.
+async fn scheduled_ahead(noise: f64) -> (u64, u64) {
+    let config = EngineCoreConfig::default();
+    let cost = CostCurve { noise, ..curve() };
+    let model = SimulatedModel { length: |_, _| 60, cost: Some(cost), ..Default::default() };
+    let engine =
+        Engine::with_executor(config.clone(), Box::new(SimulatedExecutor::new(&config, model))).unwrap();
+    let asking = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(7)).await;
+            engine.metrics().await;
+            engine.check_invariants().await.unwrap().unwrap();
+        }
+    };
+    tokio::select! {
+        output = engine.generate(EngineCoreRequest::tts("a text of 20 letters")) => drop(output.unwrap()),
+        () = asking => {}
+    }
+    let status = engine.status();
+    (status.preschedule_used, status.preschedule_discarded)
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_that_leave_the_schedule_as_it_is_discard_no_step() {
+    let (used, discarded) = scheduled_ahead(0.0).await;
+    // The time of a prompt is not known before the first one.
+    assert!(used > 50 && discarded <= 1, "{used} {discarded}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_ends_later_than_expected_discards_the_next_one() {
+    let (used, discarded) = scheduled_ahead(3.0).await;
+    assert!(used > 10 && discarded > 0, "{used} {discarded}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn sequences_of_a_step_share_its_time() {
     for stats in run(2, curve()).await {

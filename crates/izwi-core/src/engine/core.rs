@@ -33,8 +33,8 @@ use super::sequences::{AbortCause, DeliveryEvent, Pushed, Sequences, Watch};
 use super::types::{FinishReason, SequenceId};
 use izwi_types::StepOutput;
 
-/// A step that waited longer for the device discards the one that was scheduled ahead.
-const MAX_WAITED: Duration = Duration::from_millis(5);
+/// A step that ends this much later than expected discards the one that was scheduled ahead.
+const MAX_LATE: Duration = Duration::from_millis(5);
 /// Consecutive panics of the executor after which the engine fails.
 const MAX_PANICS: u32 = 3;
 /// How often an engine looks whether streams of other engines have made room.
@@ -207,7 +207,7 @@ impl EngineCore {
             }
         };
         let returned = current.returned(joined);
-        let waited = returned.times.waited;
+        let late = returned.late;
         let completed = self.process_results(returned);
         for event in events {
             self.delivery_event(event);
@@ -215,9 +215,9 @@ impl EngineCore {
         // A client that disconnected meanwhile must not get another step.
         self.reap_disconnected();
         self.observe(Event::Freed);
-        // The next step was decided for the time at which this one would have ended without waiting for the device.
+        // The next step was decided for the time at which this one was expected to end.
         let unchanged =
-            waited <= MAX_WAITED && !arrived.iter().any(|command| command.changes_schedule(self.mode));
+            late <= MAX_LATE && !arrived.iter().any(|command| command.changes_schedule(self.mode));
         let next = self.launch_prescheduled(ahead, unchanged);
         // Publish before delivery: a client that has its result must not see its request counted as running.
         self.publish();

@@ -68,7 +68,10 @@ pub fn describe() {
         "Difference of predicted and actual time to first audio"
     );
     describe_histogram!("izwi_playback_slack_seconds", "Audio delivered and not played when a chunk leaves");
-    describe_counter!("izwi_audio_underruns_total", "Gaps in live streams, by cause: generation, reader");
+    describe_counter!(
+        "izwi_audio_underruns_total",
+        "Gaps in live streams, by cause: generation, reader, client"
+    );
     describe_histogram!("izwi_audio_gap_seconds", "Length of a gap in a live stream, by cause");
     describe_histogram!("izwi_batch_size", "Sequences in a step");
     describe_counter!("izwi_audio_seconds_total", "Audio generated or transcribed");

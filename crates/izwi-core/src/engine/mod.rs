@@ -200,7 +200,7 @@ impl Engine {
     /// # Errors
     /// The engine has stopped.
     pub fn playback_ack(&self, id: &RequestId, played: Duration) -> Result<()> {
-        self.send(Command::PlaybackAck(id.clone(), played))
+        self.send(Command::PlaybackAck(id.clone(), played, Instant::now()))
     }
 
     /// Makes a voice pack of a recording: a safetensors file, for [`VoiceInput::Pack`].

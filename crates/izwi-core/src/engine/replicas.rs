@@ -329,7 +329,9 @@ impl ReplicaRouter {
                 self.events.push(known.map(|known| Event::Aborted(reply, known)).boxed());
             }
             Command::TextGrew(id) => self.tell_all(|| Command::TextGrew(id.clone())),
-            Command::PlaybackAck(id, played) => self.tell_all(|| Command::PlaybackAck(id.clone(), played)),
+            Command::PlaybackAck(id, played, at) => {
+                self.tell_all(|| Command::PlaybackAck(id.clone(), played, at));
+            }
             Command::Step(reply) => {
                 let stepped = self.ask_all(Command::Step);
                 tokio::spawn(async move { reply.send(whole(stepped.await).map(|outputs| outputs.concat())) });

@@ -291,11 +291,17 @@ impl Sequences {
         Some(self.session(sequence)?.chunker.progress())
     }
 
-    /// Corrects the playback clock of a stream: its client has played `played` so far.
-    pub(super) fn acknowledge(&mut self, sequence: SequenceId, played: Duration) {
-        if let Some(session) = self.session_mut(sequence) {
-            session.playback.acknowledge(played, Instant::now());
-        }
+    /// Corrects the playback clock of a stream: at `at` its client had played `played`.
+    pub(super) fn acknowledge(
+        &mut self,
+        sequence: SequenceId,
+        played: Duration,
+        at: Instant,
+        metrics: &MetricsCollector,
+    ) {
+        let session = self.session_mut(sequence);
+        let gap = session.and_then(|session| session.playback.acknowledge(played, at));
+        gap.into_iter().for_each(|gap| metrics.underrun(gap));
     }
 
     /// Sequences whose client disconnected.

@@ -38,12 +38,15 @@ impl Engine {
     /// As [`Engine::new`]; with several devices only where the model loads on none of them.
     pub fn on_devices(config: EngineCoreConfig, arbiters: &DeviceArbiters) -> Result<Self> {
         config.validate()?;
+        let arbitrated = |executor: Box<dyn ModelExecutor>| {
+            let arbiter = arbiters.of(&executor.profile().device);
+            (executor, arbiter)
+        };
         if config.devices.is_empty() {
-            let arbiter = arbiters.of(config.device);
-            return Self::sharing(config, &arbiter);
+            let (executor, arbiter) = arbitrated(executor::build_native(&config)?);
+            return Self::with_executor_on(config, executor, &arbiter);
         }
-        let placed = executor::place(&config)?;
-        let replicas = placed.into_iter().map(|(device, executor)| (executor, arbiters.of(device))).collect();
+        let replicas = executor::place(&config)?.into_iter().map(arbitrated).collect();
         Self::with_replicas(config, replicas)
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::{EngineCore, EngineState, Mode, in_flight};
 use crate::engine::error::{EngineError, Result};
@@ -37,7 +38,8 @@ pub(in crate::engine) enum Command {
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
     /// More text of a request has arrived, or its end.
     TextGrew(RequestId),
-    PlaybackAck(RequestId, Duration),
+    /// How much its client has played, and when that was told.
+    PlaybackAck(RequestId, Duration, Instant),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
     /// What the engine has learned about the time and the audio of steps.
@@ -139,9 +141,9 @@ impl EngineCore {
                     self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
                 }
             }
-            Command::PlaybackAck(id, played) => {
+            Command::PlaybackAck(id, played, at) => {
                 if let Some(sequence) = self.sequences.find(&id) {
-                    self.sequences.acknowledge(sequence, played);
+                    self.sequences.acknowledge(sequence, played, at, &self.metrics);
                     self.observe(Event::Played(sequence));
                 }
             }

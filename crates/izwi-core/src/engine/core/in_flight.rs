@@ -20,6 +20,8 @@ use izwi_types::StepOutput;
 /// A step being executed.
 pub(super) struct InFlightStep {
     pub(super) schedule: Arc<ScheduleResult>,
+    /// The longest time that it was expected to take.
+    predicted: Duration,
     handle: JoinHandle<(Executed, StepTimes)>,
 }
 
@@ -46,6 +48,8 @@ pub(super) enum Outcome {
 
 /// An executed step.
 pub(super) struct Returned {
+    /// How much later it ended than was expected at the latest.
+    pub(super) late: Duration,
     pub(super) schedule: Arc<ScheduleResult>,
     pub(super) times: StepTimes,
     /// `None` if its thread was lost.
@@ -70,7 +74,7 @@ impl InFlightStep {
         device: Arc<Member>,
         request: TurnRequest,
     ) -> Self {
-        let schedule = Arc::clone(&plan.schedule);
+        let (schedule, predicted) = (Arc::clone(&plan.schedule), request.predicted);
         let handle = tokio::spawn(async move {
             let ready_at = Instant::now();
             let turn = device.turn(request).await;
@@ -80,7 +84,7 @@ impl InFlightStep {
             drop(turn);
             (executed, times)
         });
-        Self { schedule, handle }
+        Self { schedule, predicted, handle }
     }
 
     /// Waits for the end of the step. Cancel-safe.
@@ -107,7 +111,12 @@ impl InFlightStep {
             }
             Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
         };
-        Returned { schedule: self.schedule, times, executor, results, panicked }
+        // Nothing was expected of the first steps.
+        let late = match self.predicted.is_zero() {
+            true => times.waited,
+            false => (times.waited + times.executed).saturating_sub(self.predicted),
+        };
+        Returned { late, schedule: self.schedule, times, executor, results, panicked }
     }
 }
 

@@ -45,9 +45,7 @@ fn free_bytes(choice: DeviceChoice) -> Option<u64> {
 ///
 /// # Errors
 /// The model loads on none of them.
-pub(in crate::engine) fn place(
-    config: &EngineCoreConfig,
-) -> Result<Vec<(DeviceChoice, Box<dyn ModelExecutor>)>> {
+pub(in crate::engine) fn place(config: &EngineCoreConfig) -> Result<Vec<Box<dyn ModelExecutor>>> {
     place_with(&config.devices, free_bytes, |device| {
         build_native(&EngineCoreConfig { device, devices: Vec::new(), ..config.clone() })
     })
@@ -57,18 +55,18 @@ fn place_with(
     devices: &[DeviceChoice],
     free_bytes: impl Fn(DeviceChoice) -> Option<u64>,
     load: impl Fn(DeviceChoice) -> Result<Box<dyn ModelExecutor>>,
-) -> Result<Vec<(DeviceChoice, Box<dyn ModelExecutor>)>> {
-    let mut placed: Vec<(DeviceChoice, Box<dyn ModelExecutor>)> = Vec::new();
+) -> Result<Vec<Box<dyn ModelExecutor>>> {
+    let mut placed: Vec<Box<dyn ModelExecutor>> = Vec::new();
     let mut reasons = Vec::new();
     for &device in devices {
-        let need = placed.first().map(|(_, executor)| executor.profile().memory_bytes as u64);
+        let need = placed.first().map(|executor| executor.profile().memory_bytes as u64);
         if let Some((need, free)) = need.zip(free_bytes(device)).filter(|(need, free)| free < need) {
             let (need_mib, free_mib) = (need >> 20, free >> 20);
             tracing::warn!(%device, need_mib, free_mib, "a device has no room for the model and is left out");
             continue;
         }
         match load(device) {
-            Ok(executor) => placed.push((device, executor)),
+            Ok(executor) => placed.push(executor),
             Err(error) => {
                 tracing::warn!(%device, %error, "the model does not load on a device, which is left out");
                 reasons.push(format!("{device}: {error}"));
@@ -99,11 +97,12 @@ mod tests {
     const NEED: u64 = 3 << 30;
 
     /// An executor of a model that takes [`NEED`].
-    struct Large(SimulatedExecutor);
+    struct Large(SimulatedExecutor, DeviceChoice);
 
     impl ModelExecutor for Large {
         fn profile(&self) -> Arc<ExecutorProfile> {
-            Arc::new(ExecutorProfile { memory_bytes: NEED as usize, ..(*self.0.profile()).clone() })
+            let (memory_bytes, device) = (NEED as usize, self.1.to_string());
+            Arc::new(ExecutorProfile { memory_bytes, device, ..(*self.0.profile()).clone() })
         }
 
         fn preparer(&self) -> Arc<dyn RequestPreparer> {
@@ -131,12 +130,13 @@ mod tests {
         }
     }
 
-    fn simulated() -> Box<dyn ModelExecutor> {
-        Box::new(Large(SimulatedExecutor::new(&EngineCoreConfig::default(), SimulatedModel::default())))
+    fn simulated(device: DeviceChoice) -> Result<Box<dyn ModelExecutor>> {
+        let executor = SimulatedExecutor::new(&EngineCoreConfig::default(), SimulatedModel::default());
+        Ok(Box::new(Large(executor, device)))
     }
 
-    fn names(placed: &[(DeviceChoice, Box<dyn ModelExecutor>)]) -> Vec<String> {
-        placed.iter().map(|(device, _)| device.to_string()).collect()
+    fn names(placed: &[Box<dyn ModelExecutor>]) -> Vec<String> {
+        placed.iter().map(|executor| executor.profile().device.clone()).collect()
     }
 
     #[test]
@@ -147,9 +147,9 @@ mod tests {
                 _ => None,
             }
         };
-        let all = place_with(&DEVICES, free(NEED), |_| Ok(simulated())).unwrap();
+        let all = place_with(&DEVICES, free(NEED), simulated).unwrap();
         assert_eq!(names(&all), ["metal:0", "cuda:0", "cpu"]);
-        let two = place_with(&DEVICES, free(NEED - 1), |_| Ok(simulated())).unwrap();
+        let two = place_with(&DEVICES, free(NEED - 1), simulated).unwrap();
         assert_eq!(names(&two), ["metal:0", "cuda:0"]);
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn a_device_on_which_the_model_does_not_load_is_left_out() {
         let fails = |device| match device {
             DeviceChoice::Cuda(_) => Err(EngineError::Load("out of memory".to_owned())),
-            _ => Ok(simulated()),
+            _ => simulated(device),
         };
         assert_eq!(names(&place_with(&DEVICES, |_| None, fails).unwrap()), ["metal:0", "cpu"]);
         let nowhere = place_with(&DEVICES[1..2], |_| None, fails).err().unwrap().to_string();

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use izwi_types::DeviceChoice;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -313,20 +312,18 @@ pub(super) fn is_forced(owed_s: f64, piece_s: f64) -> bool {
     owed_s >= (piece_s + FORCED_S).min(MAX_CREDIT_S)
 }
 
-/// The arbiters of the devices of a process.
+/// The arbiters of the devices of a process, by the names of devices that were opened.
 #[derive(Debug, Default)]
-pub struct DeviceArbiters(Mutex<Vec<(DeviceChoice, Arc<DeviceArbiter>)>>);
+pub struct DeviceArbiters(Mutex<BTreeMap<String, Arc<DeviceArbiter>>>);
 
 impl DeviceArbiters {
-    /// The arbiter of a device, the same for all engines.
-    pub fn of(&self, device: DeviceChoice) -> Arc<DeviceArbiter> {
+    /// The arbiter of a device, the same for all engines. `device` is [`ExecutorProfile::device`]: engines that chose the
+    /// device themselves share it with those that were told to use it.
+    ///
+    /// [`ExecutorProfile::device`]: crate::engine::ExecutorProfile::device
+    pub fn of(&self, device: &str) -> Arc<DeviceArbiter> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, arbiter)) = known.iter().find(|(other, _)| *other == device) {
-            return Arc::clone(arbiter);
-        }
-        let arbiter = DeviceArbiter::new();
-        known.push((device, Arc::clone(&arbiter)));
-        arbiter
+        Arc::clone(known.entry(device.to_owned()).or_insert_with(DeviceArbiter::new))
     }
 }
 
@@ -365,16 +362,21 @@ impl DeviceArbiter {
         if state.is_busy || !is_known {
             return;
         }
-        let Some(index) = state.next(now) else { return };
-        let pays_all = state.forced(now) == Some(index) && !state.fits(&state.waiting[index], now);
-        let waiter = state.waiting.remove(index);
-        state.is_busy = true;
-        state.free_at = Some(now + waiter.request.expected);
-        drop(state);
-        let Waiter { member, request, .. } = waiter;
-        let turn = Turn { arbiter: Arc::clone(self), member, request, pays_all, started_at: now };
-        // A waiter that is gone returns its turn, which ends by being dropped.
-        drop(waiter.granted.send(turn));
+        while let Some(index) = state.next(now) {
+            let pays_all = state.forced(now) == Some(index) && !state.fits(&state.waiting[index], now);
+            let Waiter { member, request, granted, .. } = state.waiting.remove(index);
+            let arbiter = Some(Arc::clone(self));
+            let turn = Turn { arbiter, member, request, pays_all, started_at: now };
+            match granted.send(turn) {
+                Ok(()) => {
+                    state.is_busy = true;
+                    state.free_at = Some(now + request.expected);
+                    return;
+                }
+                // It has left meanwhile, and the next one goes.
+                Err(mut unused) => unused.arbiter = None,
+            }
+        }
     }
 }
 
@@ -481,7 +483,8 @@ impl Drop for Member {
 /// Exclusive use of the device until dropped.
 #[derive(Debug)]
 pub(in crate::engine) struct Turn {
-    arbiter: Arc<DeviceArbiter>,
+    /// `None` for a turn that nobody took.
+    arbiter: Option<Arc<DeviceArbiter>>,
     member: u64,
     request: TurnRequest,
     /// Whether streams that play waited for it: bulk work is owed nothing more then.
@@ -491,7 +494,8 @@ pub(in crate::engine) struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.arbiter.lock();
+        let Some(arbiter) = self.arbiter.take() else { return };
+        let mut state = arbiter.lock();
         (state.is_busy, state.free_at) = (false, None);
         state.idle_since = Some(Instant::now());
         let ended = Ended { member: self.member, has_load: false, has_asked: false };
@@ -503,12 +507,13 @@ impl Drop for Turn {
             false => self.started_at.elapsed(),
         });
         drop(state);
-        self.arbiter.dispatch();
+        arbiter.dispatch();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use tokio::time::sleep;
 
     use super::*;
@@ -550,6 +555,32 @@ mod tests {
             turns.push(index);
         }
         turns
+    }
+
+    #[test]
+    fn engines_of_one_opened_device_share_its_arbiter() {
+        let arbiters = DeviceArbiters::default();
+        assert!(Arc::ptr_eq(&arbiters.of("metal:0"), &arbiters.of("metal:0")));
+        assert!(!Arc::ptr_eq(&arbiters.of("metal:0"), &arbiters.of("cpu")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_of_waiters_that_have_left_are_passed_on_at_once() {
+        const LEFT: usize = 100_000;
+        let arbiter = DeviceArbiter::new();
+        let (holder, waiting) = (arbiter.join(), arbiter.join());
+        let taken = holder.turn(bulk(ms(1))).await;
+        {
+            let mut state = arbiter.lock();
+            for ticket in 0..LEFT as u64 {
+                let (granted, _) = oneshot::channel();
+                let (request, since) = (bulk(ms(1)), Instant::now());
+                state.waiting.push(Waiter { ticket, member: waiting.id, request, since, granted });
+            }
+            state.next_ticket = LEFT as u64;
+        }
+        drop(taken);
+        assert!(waiting.turn(bulk(ms(1))).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]

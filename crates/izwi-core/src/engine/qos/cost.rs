@@ -22,6 +22,8 @@ const FEW: usize = 32;
 /// Observations of all its kinds of work after which one that differs by more than [`OUTLIER`] is cut.
 const SETTLED: u64 = 8;
 const OUTLIER: f64 = 4.0;
+/// Steps after which a batch size that did not come again is no longer known.
+const PERIOD: u64 = 8_192;
 
 /// The work of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,9 +76,7 @@ pub struct CostModel {
     observations: u64,
     /// Observations with each feature.
     observed: [u64; FEATURES],
-    /// The largest number of generating sequences that was observed often, and how often one that is larger was.
-    largest: usize,
-    larger: u64,
+    largest: Largest,
 }
 
 /// Measured over linear time of a batch size.
@@ -84,6 +84,36 @@ pub struct CostModel {
 struct Correction {
     ratio: f64,
     observations: u64,
+}
+
+/// The largest number of generating sequences that was observed often: in the last [`PERIOD`] steps or in those before.
+#[derive(Debug, Clone, Default)]
+struct Largest {
+    /// Of this period and of the one before.
+    periods: [usize; 2],
+    /// The observations of larger numbers, and the least of them.
+    larger: (u64, usize),
+    steps: u64,
+}
+
+impl Largest {
+    fn known(&self) -> usize {
+        self.periods[0].max(self.periods[1])
+    }
+
+    fn observe(&mut self, decodes: usize) {
+        if decodes > self.periods[0] {
+            let (count, least) = self.larger;
+            self.larger = (count + 1, if count == 0 { decodes } else { decodes.min(least) });
+            if self.larger.0 >= SETTLED {
+                (self.periods[0], self.larger) = (self.larger.1, (0, 0));
+            }
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(PERIOD) {
+            (self.periods, self.larger) = ([0, self.periods[0]], (0, 0));
+        }
+    }
 }
 
 impl Default for CostModel {
@@ -97,8 +127,7 @@ impl Default for CostModel {
             residuals: Vec::new(),
             observations: 0,
             observed: [0; FEATURES],
-            largest: 0,
-            larger: 0,
+            largest: Largest::default(),
         }
     }
 }
@@ -111,7 +140,8 @@ impl CostModel {
 
     /// The most generating sequences whose time can be told: a few more than were observed often.
     pub fn most_decodes(&self) -> usize {
-        self.largest + self.largest.div_ceil(4) + 1
+        let largest = self.largest.known();
+        largest + largest.div_ceil(4) + 1
     }
 
     /// Predicted seconds of a step; 0 before the first observation.
@@ -151,12 +181,7 @@ impl CostModel {
         for (count, feature) in self.observed.iter_mut().zip(shape.features()) {
             *count += u64::from(feature > 0.0);
         }
-        if shape.decodes > self.largest {
-            self.larger += 1;
-            if self.larger >= SETTLED {
-                (self.largest, self.larger) = (shape.decodes, 0);
-            }
-        }
+        self.largest.observe(shape.decodes);
         self.fit(shape.features(), measured);
         self.correct(shape, measured);
         self.observations += 1;
@@ -371,6 +396,23 @@ mod tests {
         let learned = model.seconds(encoder);
         assert!((0.15..0.25).contains(&learned), "{learned}");
         assert!((model.seconds(StepShape::decode(1)) - 0.004).abs() < 0.001);
+    }
+
+    #[test]
+    fn the_largest_batch_is_the_least_of_those_that_came_often_and_is_forgotten() {
+        let mut model = CostModel::default();
+        let mut observe = |decodes, count| {
+            for _ in 0..count {
+                model.observe(StepShape::decode(decodes), Duration::from_millis(20));
+            }
+            model.largest.known()
+        };
+        assert_eq!(observe(2, SETTLED), 2);
+        assert_eq!(observe(3, SETTLED - 1), 2);
+        assert_eq!(observe(64, 1), 3, "one batch of 64 does not make 64 known");
+        assert_eq!(observe(64, SETTLED), 64);
+        assert_eq!(observe(2, PERIOD), 64);
+        assert_eq!(observe(2, PERIOD), 2, "what has not come for long is not counted on");
     }
 
     #[test]

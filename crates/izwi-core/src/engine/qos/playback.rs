@@ -3,6 +3,7 @@
 //!
 //! Must not know samples or channels.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,6 +15,8 @@ pub(in crate::engine) enum UnderrunCause {
     Generation,
     /// The client did not read audio that was there.
     Reader,
+    /// The client had the audio and did not play it, as its acknowledgements show.
+    Client,
 }
 
 impl UnderrunCause {
@@ -21,6 +24,7 @@ impl UnderrunCause {
         match self {
             Self::Generation => "generation",
             Self::Reader => "reader",
+            Self::Client => "client",
         }
     }
 }
@@ -32,6 +36,9 @@ pub(in crate::engine) struct Underrun {
     pub(in crate::engine) gap: Duration,
 }
 
+/// Acknowledgements of which the one that came fastest is believed.
+const ACKNOWLEDGEMENTS: usize = 4;
+
 /// Starts when the first chunk leaves, and then runs with time. [`PlaybackClock::acknowledge`] corrects it.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct PlaybackClock {
@@ -40,6 +47,8 @@ pub(in crate::engine) struct PlaybackClock {
     delivered: Duration,
     /// Gaps because audio was generated too late.
     underrun: Duration,
+    /// When all of the delivered audio has been played, as each of the last acknowledgements says.
+    acknowledged: VecDeque<Instant>,
 }
 
 impl PlaybackClock {
@@ -72,8 +81,8 @@ impl PlaybackClock {
             self.end = Some(now + prebuffer + length);
             return None;
         };
-        self.end = Some(end.max(now) + length);
         let gap = now.saturating_duration_since(end);
+        self.advance(gap + length);
         if gap.is_zero() {
             return None;
         }
@@ -85,13 +94,28 @@ impl PlaybackClock {
 
     /// The text had run out until `now`: what the listener missed is nobody's underrun.
     pub(in crate::engine) fn wait(&mut self, now: Instant) {
-        self.end = self.end.map(|end| end.max(now));
+        let gap = self.end.map(|end| now.saturating_duration_since(end));
+        self.advance(gap.unwrap_or_default());
     }
 
-    /// Corrects the clock: the client has played `played` of the delivered audio `now`.
-    pub(in crate::engine) fn acknowledge(&mut self, played: Duration, now: Instant) {
-        if self.end.is_some() {
-            self.end = Some(now + self.delivered.saturating_sub(played));
+    /// Corrects the clock: at `at` the client had played `played` of the delivered audio. An acknowledgement may be late
+    /// and then tells of more audio ahead than there is, so of the last few the one with the least counts. Returns the gap
+    /// that they show from the second one on: the first tells how late the client began.
+    pub(in crate::engine) fn acknowledge(&mut self, played: Duration, at: Instant) -> Option<Underrun> {
+        let before = self.end?;
+        let is_first = self.acknowledged.is_empty();
+        if self.acknowledged.len() == ACKNOWLEDGEMENTS {
+            self.acknowledged.pop_front();
+        }
+        self.acknowledged.push_back(at + self.delivered.saturating_sub(played));
+        self.end = self.acknowledged.iter().min().copied();
+        let gap = self.end?.saturating_duration_since(before);
+        (!is_first && !gap.is_zero()).then_some(Underrun { cause: UnderrunCause::Client, gap })
+    }
+
+    fn advance(&mut self, by: Duration) {
+        for end in self.end.iter_mut().chain(&mut self.acknowledged) {
+            *end += by;
         }
     }
 }
@@ -172,5 +196,33 @@ mod tests {
         assert_eq!(clock.end(), Some(start + ms(550)));
         clock.acknowledge(ms(900), start + ms(420));
         assert_eq!(clock.end(), Some(start + ms(420)));
+    }
+
+    #[test]
+    fn late_acknowledgements_are_not_believed_and_a_gap_at_the_client_is() {
+        let (mut clock, start) = (PlaybackClock::default(), Instant::now());
+        clock.deliver(ms(10_000), start, start, ms(0));
+        assert_eq!(clock.acknowledge(ms(20), start + ms(100)), None, "it began 80 ms late");
+        assert_eq!(clock.end(), Some(start + ms(10_080)));
+        for (at, played) in [(200, 120), (500, 220), (800, 320), (400, 320)] {
+            assert_eq!(clock.acknowledge(ms(played), start + ms(at)), None, "{at}");
+            assert_eq!(clock.end(), Some(start + ms(10_080)), "{at}");
+        }
+        // It stands still for a second.
+        let gaps: Vec<_> =
+            (5..10).filter_map(|n| clock.acknowledge(ms(100 * n), start + ms(1_080 + 100 * n))).collect();
+        assert_eq!(gaps, [Underrun { cause: UnderrunCause::Client, gap: ms(1_000) }]);
+        assert_eq!(clock.end(), Some(start + ms(11_080)));
+    }
+
+    #[test]
+    fn acknowledgements_before_a_gap_count_after_it() {
+        let (mut clock, start) = (PlaybackClock::default(), Instant::now());
+        clock.deliver(ms(200), start, start, ms(0));
+        clock.acknowledge(ms(100), start + ms(100));
+        clock.deliver(ms(200), start + ms(500), start + ms(500), ms(0));
+        assert_eq!(clock.end(), Some(start + ms(700)));
+        clock.acknowledge(ms(300), start + ms(600));
+        assert_eq!(clock.end(), Some(start + ms(700)));
     }
 }
