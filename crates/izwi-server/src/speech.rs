@@ -34,7 +34,7 @@ const MAX_UNSPOKEN: usize = 32;
 
 /// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Cloning {
+pub struct Cloning {
     pub(crate) ref_audio: Option<String>,
     pub(crate) ref_text: Option<String>,
     pub(crate) x_vector_only_mode: bool,
@@ -112,14 +112,14 @@ pub(crate) fn voice_beside_recording(
 
 /// The voice of a request. A recording to clone takes precedence over a named voice.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct VoiceChoice {
-    pub(crate) voice: Option<Voice>,
-    pub(crate) cloning: Cloning,
+pub struct VoiceChoice {
+    pub voice: Option<Voice>,
+    pub cloning: Cloning,
 }
 
 /// Speech options checked against a model, with its defaults filled in.
-#[derive(Debug, Clone)]
-pub(crate) struct ResolvedSpeechOptions {
+#[derive(Debug, Clone, Default)]
+pub struct ResolvedSpeechOptions {
     /// A voice that has a name.
     voice: Option<Voice>,
     /// A recording that came with the request.
@@ -134,7 +134,7 @@ pub(crate) struct ResolvedSpeechOptions {
 impl ResolvedSpeechOptions {
     /// Checks options against the model's abilities. A model that takes no instructions ignores them: clients send them
     /// to any model.
-    pub(crate) fn resolve(
+    pub fn resolve(
         options: SpeechOptions,
         choice: VoiceChoice,
         priority: Option<&str>,
@@ -172,25 +172,12 @@ impl ResolvedSpeechOptions {
     }
 
     /// Names of the fields that have no effect.
-    pub(crate) fn ignored(&self) -> &[&'static str] {
+    pub fn ignored(&self) -> &[&'static str] {
         &self.ignored
     }
 
-    /// Options that no model has checked.
-    #[cfg(test)]
-    pub(crate) fn for_tests() -> Self {
-        Self {
-            voice: None,
-            reference: None,
-            options: SpeechOptions::default(),
-            defaults: GenerationParams::default(),
-            priority: Priority::Normal,
-            ignored: Vec::new(),
-        }
-    }
-
     /// Whether `engine` can speak text in this voice as it arrives.
-    pub(crate) fn appends_text(&self, engine: &Engine) -> bool {
+    pub fn appends_text(&self, engine: &Engine) -> bool {
         let has_text = match (&self.voice, &self.reference) {
             (_, Some(VoiceInput::Recording(recording))) => !recording.timbre_only && recording.text.is_some(),
             (_, Some(VoiceInput::Pack(_))) => true,
@@ -210,7 +197,7 @@ impl ResolvedSpeechOptions {
     }
 
     /// The engine's request for a single utterance; moves the recording into it.
-    pub(crate) fn into_request(mut self, text: String) -> EngineCoreRequest {
+    pub fn into_request(mut self, text: String) -> EngineCoreRequest {
         let reference = self.reference.take();
         let mut request = self.request(text);
         request.reference = reference.or(request.reference);
@@ -218,7 +205,7 @@ impl ResolvedSpeechOptions {
     }
 
     /// The engine's request for one utterance.
-    pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
+    pub fn request(&self, text: String) -> EngineCoreRequest {
         let request = EngineCoreRequest::tts(text).with_speech_options(&self.options, &self.defaults);
         let mut request = request.with_priority(self.priority);
         match &self.voice {
@@ -242,7 +229,7 @@ pub(crate) fn check_sampling(params: &GenerationParams) -> Result<(), ApiError> 
 }
 
 /// Refuses text that is blank or too long.
-pub(crate) fn check_text(param: &str, text: &str, max_chars: usize) -> Result<(), ApiError> {
+pub fn check_text(param: &str, text: &str, max_chars: usize) -> Result<(), ApiError> {
     if text.trim().is_empty() {
         return Err(ApiError::invalid(param, format!("{param} is empty; send some text")));
     }
@@ -341,19 +328,20 @@ fn silence(
 /// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
 #[derive(Debug, thiserror::Error)]
 #[error("generation was cut off")]
-pub(crate) struct CutOff;
+pub struct CutOff;
 
 impl CutOff {
     /// Logs why a chunk could not be encoded.
-    pub(crate) fn encoding(error: &EncodeError) -> Self {
+    pub fn encoding(error: &EncodeError) -> Self {
         tracing::error!(%error, "audio could not be encoded");
         Self
     }
 }
 
 /// The chunks of a generation whose first one has arrived. Dropping them aborts the request.
-pub(crate) struct SpeechChunks {
-    pub(crate) engine: Lease,
+#[derive(Debug)]
+pub struct SpeechChunks {
+    pub engine: Lease,
     first: Option<StreamingOutput>,
     rest: mpsc::Receiver<StreamingOutput>,
     is_over: bool,
@@ -361,17 +349,13 @@ pub(crate) struct SpeechChunks {
 
 impl SpeechChunks {
     /// Submits a request as [`begin`] does, and keeps the lease until the last chunk.
-    pub(crate) async fn begin(
-        engine: Lease,
-        request: EngineCoreRequest,
-        limit: Duration,
-    ) -> Result<Self, ApiError> {
+    pub async fn begin(engine: Lease, request: EngineCoreRequest, limit: Duration) -> Result<Self, ApiError> {
         let (first, rest) = begin(&engine, request, limit).await?;
         Ok(Self { engine, first: Some(first), rest, is_over: false })
     }
 
     /// Headers about the text and the prediction, until the first chunk is taken.
-    pub(crate) fn headers(&self, state: &AppState) -> HeaderMap {
+    pub fn headers(&self, state: &AppState) -> HeaderMap {
         let Some(first) = &self.first else { return HeaderMap::new() };
         let foreign = first.notes.foreign.first();
         let suggested = foreign.and_then(|code| state.speaker_of(code));
@@ -381,7 +365,7 @@ impl SpeechChunks {
     }
 
     /// The next chunk; `None` after the last one, and after an error.
-    pub(crate) async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
+    pub async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
         if self.is_over {
             return None;
         }
@@ -407,7 +391,7 @@ impl SpeechChunks {
     }
 
     /// Gives no further chunk.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.is_over = true;
     }
 }

@@ -10,34 +10,34 @@ use crate::extract::WithOptions;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
-pub(crate) struct TranscriptionRequest {
+pub struct TranscriptionRequest {
     /// Id or alias of a model, from `/v1/models`; the default model without it.
     #[schema(examples("whisper-1"))]
-    pub(crate) model: Option<String>,
+    pub model: Option<String>,
     /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
     #[schema(format = "base64-audio")]
-    pub(crate) audio: Option<String>,
+    pub audio: Option<String>,
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
-    pub(crate) audio_base64: Option<String>,
+    pub audio_base64: Option<String>,
     /// Form of the answer. `stream` allows `json` and `text`.
     #[schema(schema_with = schemas::transcript_format)]
-    pub(crate) response_format: Option<String>,
+    pub response_format: Option<String>,
     /// Whether the text is sent as server-sent events while it is recognised.
     #[schema(default = false)]
-    pub(crate) stream: Option<bool>,
+    pub stream: Option<bool>,
     #[schema(schema_with = schemas::priority)]
-    pub(crate) priority: Option<String>,
+    pub priority: Option<String>,
     /// Refused: no model here tells speakers apart.
     #[serde(alias = "known_speaker_names[]")]
     #[schema(max_items = 0)]
-    pub(crate) known_speaker_names: Option<Vec<String>>,
+    pub known_speaker_names: Option<Vec<String>>,
     /// Refused, as `known_speaker_names`.
     #[serde(alias = "known_speaker_references[]")]
     #[schema(max_items = 0)]
-    pub(crate) known_speaker_references: Option<Vec<String>>,
+    pub known_speaker_references: Option<Vec<String>>,
     #[serde(skip)]
-    pub(crate) options: TranscriptionOptions,
+    pub options: TranscriptionOptions,
 }
 
 impl WithOptions for TranscriptionRequest {
@@ -50,7 +50,7 @@ impl WithOptions for TranscriptionRequest {
 
 /// Usage by the length of the recording.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DurationUsage {
+pub struct DurationUsage {
     /// Always `duration`.
     #[schema(schema_with = schemas::usage_duration)]
     r#type: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct DurationUsage {
 
 impl DurationUsage {
     /// The usage of a recording of `duration_s` seconds.
-    pub(crate) fn new(duration_s: f64) -> Self {
+    pub fn new(duration_s: f64) -> Self {
         Self { r#type: "duration", seconds: duration_s.max(0.0).ceil() as u64 }
     }
 }

@@ -59,7 +59,8 @@ const STATISTICS: [(&str, &str, Type); 5] = [
 ];
 
 /// Audio of `POST /v1/audio/speech`, in each of its formats.
-pub(crate) struct SpeechAudio;
+#[derive(Debug)]
+pub struct SpeechAudio;
 
 impl IntoResponses for SpeechAudio {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
@@ -78,7 +79,8 @@ impl IntoResponses for SpeechAudio {
 }
 
 /// A transcript, in each of its formats.
-pub(crate) struct TranscriptBody;
+#[derive(Debug)]
+pub struct TranscriptBody;
 
 impl IntoResponses for TranscriptBody {
     fn responses() -> BTreeMap<String, RefOr<Response>> {

@@ -11,16 +11,16 @@ mod frame;
 pub mod fuzzing;
 mod generation;
 mod live;
-pub(crate) mod outbox;
+pub mod outbox;
 #[cfg(test)]
 mod page;
 mod pending_model;
 pub(crate) mod playback;
-pub(crate) mod produced;
-pub(crate) mod protocol;
+pub mod produced;
+pub mod protocol;
 mod resume;
-pub(crate) mod socket;
-pub(crate) mod speech;
+pub mod socket;
+pub mod speech;
 mod writer;
 
 use std::sync::Arc;
@@ -122,7 +122,7 @@ async fn transcription_stream(
 }
 
 /// Opens a session that cannot be continued on another connection, if fewer than the limit are open.
-pub(crate) fn open<P: Protocol>(
+pub fn open<P: Protocol>(
     state: AppState,
     id: RequestId,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -133,7 +133,7 @@ pub(crate) fn open<P: Protocol>(
 
 /// Serves a session of a protocol that WebSockets do not carry, until it ends. It cannot be continued on another
 /// connection.
-pub(crate) async fn serve<P: Protocol>(
+pub async fn serve<P: Protocol>(
     state: AppState,
     id: RequestId,
     socket: Socket,

@@ -2,6 +2,7 @@
 //!
 //! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
@@ -18,22 +19,22 @@ use crate::state::AppState;
 
 /// A message of the client, within the size limit.
 #[derive(Debug)]
-pub(crate) enum ClientMessage {
+pub enum ClientMessage {
     Text(Utf8Bytes),
     Binary(Bytes),
 }
 
 /// What names a session, and the secret that continues it.
 #[derive(Debug)]
-pub(crate) struct Identity {
-    pub(crate) id: RequestId,
+pub struct Identity {
+    pub id: RequestId,
     /// `None` if sessions cannot be continued.
     pub(crate) resume_token: Option<String>,
 }
 
 /// What the driver has to do after a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     None,
     /// End the current generations and drop the jobs after them. Without a current generation it does nothing.
     Interrupt,
@@ -60,16 +61,22 @@ impl Action {
 }
 
 /// The next generation of a session.
-pub(crate) struct Job<P: Protocol> {
-    pub(crate) engine: Engine,
+pub struct Job<P: Protocol> {
+    pub engine: Engine,
     /// Prepares what the request is made of.
-    pub(crate) input: BoxFuture<'static, Result<P::Input, ApiError>>,
-    pub(crate) reply: P::Reply,
+    pub input: BoxFuture<'static, Result<P::Input, ApiError>>,
+    pub reply: P::Reply,
+}
+
+impl<P: Protocol> fmt::Debug for Job<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("engine", &self.engine).finish_non_exhaustive()
+    }
 }
 
 /// How a generation ended.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The engine sent its last chunk.
     Finished(Box<Finish>),
     /// The client interrupted it before the first chunk.
@@ -80,10 +87,10 @@ pub(crate) enum Outcome {
 
 /// The end of an engine's stream.
 #[derive(Debug)]
-pub(crate) struct Finish {
+pub struct Finish {
     /// `Interrupted` if the client interrupted it, even where the engine had finished before it knew.
-    pub(crate) reason: FinishReason,
-    pub(crate) stats: RequestStats,
+    pub reason: FinishReason,
+    pub stats: RequestStats,
     /// Whether chunks were withheld because the client interrupted.
     pub(crate) is_interrupted: bool,
     pub(crate) sample_rate_hz: u32,
@@ -103,7 +110,7 @@ impl Finish {
 
 /// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
 /// [`next_job`](Self::next_job) whenever fewer than [`MAX_GENERATIONS`](Self::MAX_GENERATIONS) run.
-pub(crate) trait Protocol: Sized + Send + 'static {
+pub trait Protocol: Sized + Send + 'static {
     /// Tells sessions of different protocols apart.
     const KIND: &'static str;
 

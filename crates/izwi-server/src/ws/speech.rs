@@ -15,9 +15,9 @@
 //!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
-pub(crate) mod live_text;
+pub mod live_text;
 mod parse;
-pub(crate) mod text_queue;
+pub mod text_queue;
 
 use std::sync::Arc;
 

@@ -17,14 +17,14 @@ const WORD_LETTERS: usize = 4;
 
 /// The utterance that is being spoken while its text arrives.
 #[derive(Debug)]
-pub(crate) struct LiveText {
+pub struct LiveText {
     input: TextInput,
     /// Its text so far.
     text: String,
 }
 
 impl LiveText {
-    pub(crate) fn new(input: TextInput, text: &str) -> Self {
+    pub fn new(input: TextInput, text: &str) -> Self {
         Self { input, text: text.to_owned() }
     }
 
@@ -71,7 +71,7 @@ pub(crate) fn first_end(text: &str) -> Option<usize> {
 }
 
 /// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
-pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
+pub fn sentence_ends(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut letters = 0;
     let mut terminated = false;

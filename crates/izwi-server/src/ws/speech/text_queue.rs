@@ -11,7 +11,7 @@ use crate::speech::check_text;
 /// Complete sentences of at least this many characters together become an utterance without a flush.
 const EARLY_CHARS: usize = 40;
 #[derive(Debug)]
-pub(crate) struct TextQueue {
+pub struct TextQueue {
     buffer: String,
     utterances: VecDeque<String>,
     session_chars: usize,
@@ -26,7 +26,7 @@ pub(crate) struct TextQueue {
 
 /// The text of the next utterance.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NextText {
+pub enum NextText {
     /// All of it, at once.
     Whole(String),
     /// All of it, of a session whose text is spoken as it arrives.
@@ -36,7 +36,7 @@ pub(crate) enum NextText {
 }
 
 impl TextQueue {
-    pub(crate) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
+    pub fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
         Self {
             buffer: String::new(),
             utterances: VecDeque::new(),
@@ -50,12 +50,12 @@ impl TextQueue {
     }
 
     /// From now on text is spoken as it arrives.
-    pub(crate) fn set_live(&mut self) {
+    pub fn set_live(&mut self) {
         self.is_live = true;
     }
 
     /// Takes a piece of text; unless text is spoken as it arrives, complete sentences become an utterance once there are enough of them.
-    pub(crate) fn push(&mut self, text: &str) -> Result<(), ApiError> {
+    pub fn push(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         if self.is_live {
             return Ok(());
@@ -70,7 +70,7 @@ impl TextQueue {
     }
 
     /// Takes the last text, as one utterance with the text before it.
-    pub(crate) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
+    pub fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         self.finish();
         self.is_whole = true;
@@ -97,13 +97,13 @@ impl TextQueue {
     }
 
     /// Checks that a whole text could be taken and is not blank.
-    pub(crate) fn check_whole(&self, text: &str) -> Result<(), ApiError> {
+    pub fn check_whole(&self, text: &str) -> Result<(), ApiError> {
         self.check_open()?;
         check_text("text", text, self.max_utterance_chars)
     }
 
     /// Makes an utterance of the buffered text.
-    pub(crate) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         let text = std::mem::take(&mut self.buffer);
         let text = text.trim();
         if !text.is_empty() {
@@ -112,13 +112,13 @@ impl TextQueue {
     }
 
     /// Flushes and takes no more text.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.flush();
         self.is_done = true;
     }
 
     /// Ends the utterance that is spoken as it arrives with the buffered text.
-    pub(crate) fn flush_into(&mut self, live: &mut LiveText) {
+    pub fn flush_into(&mut self, live: &mut LiveText) {
         let mut text = std::mem::take(&mut self.buffer);
         live.take(&mut text, true);
         self.buffer = text;
@@ -126,12 +126,12 @@ impl TextQueue {
     }
 
     /// Gives the buffered text to the utterance that is spoken as it arrives. Returns whether that has ended.
-    pub(crate) fn feed(&mut self, live: &mut LiveText) -> bool {
+    pub fn feed(&mut self, live: &mut LiveText) -> bool {
         live.take(&mut self.buffer, false)
     }
 
     /// Drops text that was not taken yet. False if there was none.
-    pub(crate) fn clear(&mut self) -> bool {
+    pub fn clear(&mut self) -> bool {
         let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
         self.buffer.clear();
         self.utterances.clear();
@@ -139,11 +139,11 @@ impl TextQueue {
     }
 
     /// Text that was not taken yet, in order.
-    pub(crate) fn remaining(&self) -> impl Iterator<Item = &str> {
+    pub fn remaining(&self) -> impl Iterator<Item = &str> {
         self.utterances.iter().map(String::as_str).chain([self.buffer.trim()])
     }
 
-    pub(crate) fn next(&mut self) -> Option<NextText> {
+    pub fn next(&mut self) -> Option<NextText> {
         let Some(mut text) = self.utterances.pop_front() else {
             return self.is_live.then(|| self.first_words()).flatten().map(NextText::Start);
         };
@@ -167,11 +167,11 @@ impl TextQueue {
     }
 
     /// Whether the text has ended and every utterance was taken.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.is_done && self.utterances.is_empty()
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), ApiError> {
+    pub fn check_open(&self) -> Result<(), ApiError> {
         if self.is_done {
             return Err(ApiError::OutOfOrder("the session's text has ended already; open another session"));
         }
