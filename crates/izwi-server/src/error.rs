@@ -265,10 +265,17 @@ pub enum ApiError {
 }
 
 impl ApiError {
+    /// A parameter that cannot be used.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
         Self::Invalid { param: param.to_owned(), message: message.into() }
     }
 
+    /// A frame of a type that is none of `known`.
+    pub fn unknown_frame(kind: &str, known: &'static str) -> Self {
+        Self::UnknownFrame { kind: excerpt(kind), known }
+    }
+
+    /// Too much work; the client may try again.
     pub fn overloaded(message: impl Into<String>) -> Self {
         Self::Overloaded { message: message.into(), retry_after: Duration::from_secs(1), by_engine: false }
     }

@@ -53,6 +53,14 @@ pub fn non_blank(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.trim().is_empty())
 }
 
+/// A value that a request must have.
+///
+/// # Errors
+/// It is missing.
+pub fn required<T>(param: &str, value: Option<T>) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
+}
+
 /// Refuses a value outside `range`, in the name of the field.
 pub fn check_range<T: PartialOrd + Display>(
     param: &str,

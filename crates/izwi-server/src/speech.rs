@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::HeaderMap;
+use bytes::Bytes;
+use futures::stream;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, Priority, ReferenceAudio,
@@ -13,6 +16,7 @@ use izwi_types::{TextNotes, excerpt, languages};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::record;
@@ -169,6 +173,14 @@ impl ResolvedSpeechOptions {
         let defaults = profile.default_params();
         check_sampling(&defaults.with(&options))?;
         Ok(Self { voice, reference, options, defaults, priority, ignored })
+    }
+
+    /// As [`Self::resolve`], in a voice that was looked up.
+    ///
+    /// # Errors
+    /// The model does not take the options.
+    pub fn of_voice(options: SpeechOptions, voice: Option<Voice>, engine: &Engine) -> Result<Self, ApiError> {
+        Self::resolve(options, VoiceChoice { voice, cloning: Cloning::default() }, None, engine)
     }
 
     /// Names of the fields that have no effect.
@@ -394,6 +406,27 @@ impl SpeechChunks {
     pub fn stop(&mut self) {
         self.is_over = true;
     }
+
+    /// A body of what `encode` makes of each chunk, as the chunks come.
+    pub fn into_body(
+        self,
+        encode: impl FnMut(&StreamingOutput) -> Result<Bytes, CutOff> + Send + 'static,
+    ) -> Body {
+        Body::from_stream(stream::unfold((self, encode), |(mut chunks, mut encode)| async move {
+            let bytes = chunks.next().await?.and_then(|chunk| encode(&chunk));
+            if bytes.is_err() {
+                chunks.stop();
+            }
+            Some((bytes, (chunks, encode)))
+        }))
+    }
+}
+
+/// The audio of each chunk alone, for [`SpeechChunks::into_body`].
+pub fn audio_of(
+    mut encoded: EncodedUtterance,
+) -> impl FnMut(&StreamingOutput) -> Result<Bytes, CutOff> + Send {
+    move |chunk| encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))
 }
 
 fn has_failed(chunk: &StreamingOutput) -> bool {

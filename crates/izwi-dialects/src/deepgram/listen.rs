@@ -7,16 +7,6 @@ use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Task, TranscriptionOptions};
-use serde::Serialize;
-use sha2::{Digest, Sha256};
-use utoipa::{IntoParams, ToSchema};
-
-use super::params::{Params, model_of};
-use super::results::{Alternative, ModelInfo, Utterance, now};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::AsrTask;
-use izwi_server::Lease;
 use izwi_server::dto::transcription::TranscriptionRequest;
 use izwi_server::extract::{ApiQuery, ContentType};
 use izwi_server::openapi::TranscriptionRefusals;
@@ -24,6 +14,13 @@ use izwi_server::record;
 use izwi_server::stats_headers;
 use izwi_server::transcription::CheckedRequest;
 use izwi_server::upload::{self, RawUpload};
+use izwi_server::{ApiError, AppState, AsrTask, Lease};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
+
+use super::params::{Params, model_of};
+use super::results::{Alternative, ModelInfo, Utterance, hex, now};
 
 /// Beginnings of the names of hosted models, and whole names.
 const HOSTED: [&str; 8] = ["nova", "flux", "enhanced", "base", "whisper-", "general", "meeting", "phonecall"];
@@ -179,7 +176,7 @@ async fn listen(
     }
     let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
     let RawUpload { bytes, memory } = RawUpload::read(request, state).await?;
-    let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex(&Sha256::digest(&bytes));
     let listener = Listener::load(state, params).await?;
     let request = listener.request(bytes)?.with_id(id.clone());
     let output = listener.engine.generate(request).await;

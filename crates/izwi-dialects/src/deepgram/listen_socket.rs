@@ -4,14 +4,18 @@
 //! Interim transcripts are transcripts of the turn in progress, made again for each further second of it while the model
 //! has nothing else to do.
 
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Extension, State, WebSocketUpgrade};
+use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use futures::FutureExt;
-use futures::future::ready;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, Segment, StreamingOutput};
+use izwi_core::engine::{Engine, RequestId, Segment, StreamingOutput};
+use izwi_server::extract::{ApiQuery, check_range, parse_json};
+use izwi_server::openapi::SessionRefusals;
+use izwi_server::turns::{PcmEncoding, TurnOptions};
+use izwi_server::ws::SessionUpgrade;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use izwi_server::{ApiError, AppState};
 use izwi_types::excerpt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,15 +23,7 @@ use sha2::{Digest, Sha256};
 use super::listen::{ListenQuery, Listener};
 use super::live::{LiveAudio, Part};
 use super::params::Params;
-use super::results::{Alternative, ModelInfo, now};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::extract::{ApiQuery, check_range, parse_json};
-use izwi_server::openapi::SessionRefusals;
-use izwi_server::turns::{PcmEncoding, TurnOptions};
-use izwi_server::ws;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use super::results::{Alternative, ModelInfo, hex, now};
 
 /// Silence that ends a turn, in milliseconds: without a request, and the least, which pauses between words have.
 const ENDPOINTING_MS: u64 = 500;
@@ -64,17 +60,16 @@ struct Wants {
 )]
 pub(super) async fn open(
     State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
+    let upgrade = upgrade.checked()?;
     let params = Params::new(params);
     let (audio, wants) = audio_of(&state, &params)?;
     let listener = Listener::load(&state, &params).await?;
     let ignored = params.ignored();
     state.ignored_log().note(&ignored);
-    let mut response = ws::open::<Listen>(state, id, Ok(upgrade), Opening { listener, audio, wants })?;
+    let mut response = upgrade.open::<Listen>(Opening { listener, audio, wants })?;
     response.headers_mut().extend(ignored.headers());
     Ok(response)
 }
@@ -213,7 +208,6 @@ impl Protocol for Listen {
     const KIND: &'static str = "deepgram-listen";
     type Frame = Frame;
     type Model = ();
-    type Input = EngineCoreRequest;
     type Reply = Turn;
     type Opening = Opening;
 
@@ -242,10 +236,9 @@ impl Protocol for Listen {
             Some("KeepAlive") => Ok(Frame::KeepAlive),
             Some("Finalize") => Ok(Frame::Finalize),
             Some("CloseStream") => Ok(Frame::CloseStream),
-            other => Err(ApiError::UnknownFrame {
-                kind: excerpt(other.unwrap_or_default()),
-                known: "KeepAlive, Finalize, CloseStream",
-            }),
+            other => {
+                Err(ApiError::unknown_frame(other.unwrap_or_default(), "KeepAlive, Finalize, CloseStream"))
+            }
         }
     }
 
@@ -293,19 +286,7 @@ impl Protocol for Listen {
         };
         self.is_generating = true;
         let reply = Turn { part, segments: Vec::new() };
-        Some(Ok(Job {
-            engine: Engine::clone(&self.listener.engine),
-            input: ready(Ok(request)).boxed(),
-            reply,
-        }))
-    }
-
-    fn request(&mut self, _turn: &Turn, request: EngineCoreRequest) -> EngineCoreRequest {
-        request
-    }
-
-    fn number(_turn: &Turn) -> u64 {
-        0
+        Some(Ok(Job::new(Engine::clone(&self.listener.engine), request, reply)))
     }
 
     fn deliver(
@@ -320,9 +301,7 @@ impl Protocol for Listen {
 
     fn end(&mut self, turn: Turn, outcome: Outcome, out: &mut Outbox) {
         self.is_generating = false;
-        let is_complete = |reason| !matches!(reason, FinishReason::Error | FinishReason::Cancelled);
-        let Outcome::Finished(finish) = outcome else { return };
-        if !is_complete(finish.reason) {
+        if !outcome.is_complete() {
             return;
         }
         let Turn { part, segments } = turn;
@@ -353,7 +332,7 @@ impl Protocol for Listen {
         out.frame(&Answer::Metadata {
             transaction_key: "deprecated",
             request_id: self.id.as_str(),
-            sha256: self.sha256.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256: hex(&self.sha256.clone().finalize()),
             created: now(),
             duration: seconds(self.audio.now_ms()),
             channels: 1,

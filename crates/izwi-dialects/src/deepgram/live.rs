@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-
-use izwi_server::ApiError;
-use izwi_server::AppState;
 use izwi_server::turns::{PcmEncoding, PcmInput, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
 use izwi_server::upload::UploadMemory;
+use izwi_server::{ApiError, AppState};
 
 /// The most milliseconds of turns that wait to be transcribed: audio may come faster than it is played.
 const MAX_WAITING_MS: u64 = 600_000;

@@ -17,18 +17,17 @@ mod results;
 mod speak;
 mod speak_socket;
 
-use axum::Json;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use izwi_core::engine::RequestId;
+use izwi_server::dto::error::ErrorEnvelope;
+use izwi_server::{ApiError, AppState, Dialect, ServerConfig};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use izwi_server::ApiError;
-use izwi_server::dto::error::ErrorEnvelope;
-use izwi_server::{AppState, Dialect, ServerConfig};
+use crate::with_body;
 
 #[derive(Debug)]
 pub(crate) struct Deepgram;
@@ -64,15 +63,10 @@ fn render(error: Option<&ApiError>, response: Response, id: Option<&RequestId>) 
                 err_msg: error.message(),
                 request_id: id,
             };
-            let body = Json(body).into_response().into_body();
-            response.map(|_| body)
+            with_body(response, &body)
         }
     };
     let headers = response.headers_mut();
-    if error.is_some() {
-        // The body has another length.
-        headers.remove(header::CONTENT_LENGTH);
-    }
     for (name, value) in [("dg-request-id", Some(id.to_owned())), ("dg-error", error.map(one_line))] {
         if let Some(value) = value.and_then(|value| HeaderValue::from_str(&value).ok()) {
             headers.insert(HeaderName::from_static(name), value);
@@ -98,6 +92,8 @@ struct ErrorBody<'a> {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse;
+
     use super::*;
 
     #[test]

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use izwi_types::excerpt;
-
 use izwi_server::ApiError;
 use izwi_server::ignored::IgnoredFields;
+use izwi_types::excerpt;
 
 /// Parameters of every route of this server.
 const COMMON: [&str; 2] = ["ticket", "instance"];

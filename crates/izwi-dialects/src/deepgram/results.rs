@@ -86,6 +86,11 @@ impl ModelInfo {
     }
 }
 
+/// A digest as text.
+pub(super) fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The time now, as RFC 3339 has it.
 pub(super) fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()

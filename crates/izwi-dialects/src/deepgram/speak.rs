@@ -3,28 +3,24 @@
 //! The body starts with the first chunk, while the rest is being generated. A generation that fails halfway cuts the
 //! connection.
 
-use axum::body::Body;
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::Response;
-use futures::stream;
 use izwi_audio::encode::EncoderConfig;
 use izwi_core::engine::{RequestId, SpeechOptions, Task};
+use izwi_server::encoding::{self, EncodedUtterance};
+use izwi_server::extract::{ApiQuery, parse_json, required};
+use izwi_server::ignored::IgnoredFields;
+use izwi_server::openapi::{SpeechAudio, SpeechRefusals};
+use izwi_server::speech::{ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
+use izwi_server::upload;
+use izwi_server::voices;
+use izwi_server::{ApiError, AppState, Lease};
 use izwi_types::excerpt;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::params::{Params, model_of};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Lease;
-use izwi_server::encoding::{self, EncodedUtterance};
-use izwi_server::extract::{ApiQuery, parse_json};
-use izwi_server::ignored::IgnoredFields;
-use izwi_server::openapi::{SpeechAudio, SpeechRefusals};
-use izwi_server::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
-use izwi_server::upload;
-use izwi_server::voices;
 
 /// Beginnings of the names of hosted models.
 const HOSTED: [&str; 2] = ["aura-", "aura2-"];
@@ -115,8 +111,7 @@ impl Speaker {
             language: params.text("language").map(str::to_owned),
             ..SpeechOptions::default()
         };
-        let choice = VoiceChoice { voice, cloning: Cloning::default() };
-        let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
+        let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
         Ok(Self { engine, options })
     }
 
@@ -174,7 +169,7 @@ async fn read(request: Request, state: &AppState) -> Result<String, ApiError> {
     if body.url.is_some() {
         return Err(ApiError::invalid("url", "url is not supported: nothing is fetched; send text"));
     }
-    body.text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
+    required("text", body.text)
 }
 
 /// Text to speech, as Deepgram
@@ -227,15 +222,7 @@ async fn speak(
     let request = options.into_request(text).with_id(id.clone());
     let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
     headers.extend(chunks.headers(state));
-    let bytes = stream::unfold((chunks, encoded), |(mut chunks, mut encoded)| async {
-        let chunk = chunks.next().await?;
-        let bytes = chunk.and_then(|chunk| encoded.encode(&chunk).map_err(|error| CutOff::encoding(&error)));
-        if bytes.is_err() {
-            chunks.stop();
-        }
-        Some((bytes, (chunks, encoded)))
-    });
-    let mut response = Response::new(Body::from_stream(bytes));
+    let mut response = Response::new(chunks.into_body(audio_of(encoded)));
     *response.headers_mut() = headers;
     Ok(response)
 }

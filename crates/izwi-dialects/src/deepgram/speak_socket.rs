@@ -6,28 +6,22 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Extension, State, WebSocketUpgrade};
+use axum::extract::State;
 use axum::response::Response;
-use futures::FutureExt;
-use futures::future::ready;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, TextInput};
-use izwi_types::excerpt;
+use izwi_core::engine::{Engine, RequestId, StreamingOutput};
+use izwi_server::encoding::EncodedUtterance;
+use izwi_server::extract::{ApiQuery, parse_json, required};
+use izwi_server::openapi::SessionRefusals;
+use izwi_server::ws::SessionUpgrade;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use izwi_server::ws::speech::TextQueue;
+use izwi_server::{ApiError, AppState};
 use serde::{Deserialize, Serialize};
 
 use super::params::Params;
 use super::speak::{Output, SpeakQuery, Speaker};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::encoding::EncodedUtterance;
-use izwi_server::extract::{ApiQuery, parse_json};
-use izwi_server::openapi::SessionRefusals;
-use izwi_server::ws;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
-use izwi_server::ws::speech::live_text::LiveText;
-use izwi_server::ws::speech::text_queue::{NextText, TextQueue};
 
 /// The most messages that wait for the answer to a flush.
 const MAX_WAITING: usize = 32;
@@ -50,18 +44,17 @@ pub(super) struct Opening {
 )]
 pub(super) async fn open(
     State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
     ApiQuery(params): ApiQuery<Vec<(String, String)>>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
+    let upgrade = upgrade.checked()?;
     let params = Params::new(params);
     let output = Output::of_stream(&params)?;
     let speaker = Speaker::load(&state, &params).await?;
     output.encoder(speaker.engine.profile().info.sample_rate_hz)?;
     let ignored = speaker.ignored(&params);
     state.ignored_log().note(&ignored);
-    let mut response = ws::open::<Speak>(state, id, Ok(upgrade), Opening { speaker, output })?;
+    let mut response = upgrade.open::<Speak>(Opening { speaker, output })?;
     response.headers_mut().extend(ignored.headers());
     Ok(response)
 }
@@ -98,8 +91,6 @@ pub(super) struct Speak {
     speaker: Arc<Speaker>,
     output: Output,
     text: TextQueue,
-    /// The utterance that is spoken while its text arrives.
-    live: Option<LiveText>,
     /// Messages after a flush that is not answered.
     waiting: VecDeque<Frame>,
     is_flushing: bool,
@@ -108,23 +99,16 @@ pub(super) struct Speak {
     sequence_id: u64,
 }
 
-pub(super) struct Utterance {
-    encoded: EncodedUtterance,
-    text_input: Option<TextInput>,
-}
-
 impl Protocol for Speak {
     const KIND: &'static str = "deepgram-speak";
     type Frame = Frame;
     type Model = ();
-    type Input = String;
-    type Reply = Utterance;
+    type Reply = EncodedUtterance;
     type Opening = Opening;
 
     fn new(state: &AppState, identity: Identity, opening: Opening) -> Self {
-        let config = state.config();
         let Opening { speaker, output } = opening;
-        let mut text = TextQueue::new(config.max_input_chars, config.max_session_chars);
+        let mut text = TextQueue::new(state.config());
         if speaker.options.appends_text(&speaker.engine) {
             text.set_live();
         }
@@ -134,7 +118,6 @@ impl Protocol for Speak {
             speaker: Arc::new(speaker),
             output,
             text,
-            live: None,
             waiting: VecDeque::new(),
             is_flushing: false,
             is_generating: false,
@@ -157,17 +140,11 @@ impl Protocol for Speak {
         let ClientMessage::Text(text) = message else { return Err(ApiError::BinaryFrame) };
         let fields: FrameFields = parse_json(text.as_bytes())?;
         match fields.r#type.as_deref() {
-            Some("Speak") => {
-                let missing = || ApiError::invalid("text", "text is missing; it is required");
-                Ok(Frame::Speak(fields.text.ok_or_else(missing)?))
-            }
+            Some("Speak") => Ok(Frame::Speak(required("text", fields.text)?)),
             Some("Flush") => Ok(Frame::Flush),
             Some("Clear") => Ok(Frame::Clear),
             Some("Close") => Ok(Frame::Close),
-            other => Err(ApiError::UnknownFrame {
-                kind: excerpt(other.unwrap_or_default()),
-                known: "Speak, Flush, Clear, Close",
-            }),
+            other => Err(ApiError::unknown_frame(other.unwrap_or_default(), "Speak, Flush, Clear, Close")),
         }
     }
 
@@ -197,43 +174,22 @@ impl Protocol for Speak {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        let (text, text_input, is_open) = match self.text.next()? {
-            NextText::Whole(text) => (text, None, false),
-            NextText::Complete(text) => (text, Some(TextInput::new()), false),
-            NextText::Start(text) => (text, Some(TextInput::new()), true),
-        };
+        let text = self.text.next()?;
         let encoded = match self.output.encoder(self.speaker.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.text.ended();
+                return Some(Err(error));
+            }
         };
-        match &text_input {
-            Some(input) if is_open => self.live = Some(LiveText::new(input.clone(), &text)),
-            // A text input without more to come always ends.
-            Some(input) => drop(input.finish()),
-            None => {}
-        }
-        self.feed();
         self.is_generating = true;
         let engine = Engine::clone(&self.speaker.engine);
-        let reply = Utterance { encoded, text_input };
-        Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply }))
-    }
-
-    fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let request = self.speaker.options.request(text);
-        match &utterance.text_input {
-            Some(input) => request.with_text_input(input.clone()),
-            None => request,
-        }
-    }
-
-    fn number(_utterance: &Utterance) -> u64 {
-        0
+        Some(Ok(Job::new(engine, text.request(&self.speaker.options), encoded)))
     }
 
     fn deliver(
         &mut self,
-        utterance: &mut Utterance,
+        encoded: &mut EncodedUtterance,
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
@@ -241,21 +197,20 @@ impl Protocol for Speak {
         for note in self.state.notes_on_text(model, &chunk.notes) {
             out.frame(&Answer::Warning { description: note.message, code: note.code.to_ascii_uppercase() });
         }
-        let audio = utterance.encoded.encode(&chunk)?;
+        let audio = encoded.encode(&chunk)?;
         if !audio.is_empty() {
             out.binary(audio);
         }
         Ok(())
     }
 
-    fn end(&mut self, _utterance: Utterance, _outcome: Outcome, out: &mut Outbox) {
-        self.live = None;
+    fn end(&mut self, _encoded: EncodedUtterance, _outcome: Outcome, out: &mut Outbox) {
+        self.text.ended();
         self.is_generating = false;
         self.settle(out);
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.live = None;
         self.is_flushing = false;
         let had_messages = !self.waiting.is_empty();
         let is_closing = self.waiting.iter().any(|frame| matches!(frame, Frame::Close));
@@ -268,15 +223,12 @@ impl Protocol for Speak {
     }
 
     fn close_input(&mut self) {
-        self.flush();
         self.text.finish();
     }
 
     fn is_over(&self) -> bool {
         self.text.is_over() && self.waiting.is_empty()
     }
-
-    fn write_done(&self, _out: &mut Outbox) {}
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         out.frame(&Answer::Warning { description: error.message(), code: error.code().to_ascii_uppercase() });
@@ -287,31 +239,15 @@ impl Speak {
     fn take(&mut self, frame: Frame) -> Result<(), ApiError> {
         self.text.check_open()?;
         match frame {
-            Frame::Speak(text) => {
-                self.text.push(&text)?;
-                self.feed();
-            }
+            Frame::Speak(text) => self.text.push(&text)?,
             Frame::Flush => {
-                self.flush();
+                self.text.flush();
                 self.is_flushing = true;
             }
             Frame::Close => self.close_input(),
             Frame::Clear => {}
         }
         Ok(())
-    }
-
-    fn flush(&mut self) {
-        match self.live.take() {
-            Some(mut live) => self.text.flush_into(&mut live),
-            None => self.text.flush(),
-        }
-    }
-
-    fn feed(&mut self) {
-        let Some(mut live) = self.live.take() else { return };
-        let has_ended = self.text.feed(&mut live);
-        self.live = Some(live).filter(|_| !has_ended);
     }
 
     /// Answers a flush whose audio was sent, and takes the messages after it.

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{SpokenWord, StreamingOutput};
+use izwi_server::encoding::EncodedUtterance;
 
 use super::api::{CharacterMs, CharacterSeconds};
-use izwi_server::encoding::EncodedUtterance;
 
 /// A character and the sample at which it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

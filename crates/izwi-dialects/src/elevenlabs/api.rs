@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use izwi_server::dto::error::ErrorEnvelope;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-
-use izwi_server::dto::error::ErrorEnvelope;
 
 /// A member that is accepted and has no effect.
 type Ignored = Option<IgnoredAny>;

@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use izwi_server::ApiError;
+use izwi_server::speech::ResolvedSpeechOptions;
 use izwi_types::excerpt;
 
 use super::api::GenerationConfig;
 use super::pieces;
-use izwi_server::ApiError;
-use izwi_server::speech::ResolvedSpeechOptions;
 
 /// The most open contexts of a session, as in the hosted service, and the most generations that run at once.
 pub(super) const MAX_CONTEXTS: usize = 5;

@@ -1,10 +1,9 @@
 //! `output_format`: codec, sample rate and bit rate in one name. Knows no HTTP and no audio.
 
 use izwi_audio::encode::{EncoderConfig, Format};
-use izwi_types::excerpt;
-
 use izwi_server::ApiError;
 use izwi_server::encoding::{self, EncodedUtterance};
+use izwi_types::excerpt;
 
 /// The format of a request that names none.
 const DEFAULT: &str = "mp3_44100_128";

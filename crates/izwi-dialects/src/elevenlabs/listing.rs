@@ -5,17 +5,15 @@ use std::collections::BTreeSet;
 use axum::Json;
 use axum::extract::State;
 use izwi_core::engine::Task;
-use izwi_types::{excerpt, suggest};
-
-use super::api::{Language, Model, Subscription, User, Voice, Voices, VoicesPage, VoicesQuery};
-use super::is_hosted_id;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Slot;
 use izwi_server::dto::listing::{VoiceObject, VoiceQuery};
 use izwi_server::extract::{ApiPath, ApiQuery, check_range};
 use izwi_server::openapi::VoiceRefusals;
 use izwi_server::routes;
+use izwi_server::{ApiError, AppState, Slot};
+use izwi_types::{excerpt, suggest};
+
+use super::api::{Language, Model, Subscription, User, Voice, Voices, VoicesPage, VoicesQuery};
+use super::is_hosted_id;
 
 /// Voices of a page without `page_size`, and the range of that.
 const DEFAULT_PAGE: usize = 10;

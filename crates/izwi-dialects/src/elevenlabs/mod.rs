@@ -21,9 +21,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::Extension;
-use axum::http::{Extensions, HeaderMap, header};
+use axum::http::{Extensions, HeaderMap};
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::RequestId;
+use izwi_server::voices::{self, Voice};
+use izwi_server::{ApiError, AppState, Dialect, Lease, ServerConfig};
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -31,10 +33,7 @@ use utoipa_axum::routes;
 use self::api::{Detail, ErrorDetail, StreamQuery};
 use self::stream::Opening;
 pub(crate) use self::stream::Stream;
-use izwi_server::ApiError;
-use izwi_server::Lease;
-use izwi_server::voices::{self, Voice};
-use izwi_server::{AppState, Dialect, ServerConfig};
+use crate::with_body;
 
 /// Letters and digits of a voice id of the hosted service.
 const HOSTED_VOICE_ID_CHARS: usize = 20;
@@ -95,15 +94,7 @@ fn render(error: &ApiError, response: Response) -> Response {
         other => other.code(),
     };
     let detail = Detail { status, message: error.message(), param: error.param().map(izwi_types::excerpt) };
-    let (head, _) = response.into_parts();
-    let mut rendered =
-        (head.status, Json(ErrorDetail { envelope: error.envelope(), detail })).into_response();
-    for (name, value) in &head.headers {
-        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
-            rendered.headers_mut().insert(name, value.clone());
-        }
-    }
-    rendered
+    with_body(response, &ErrorDetail { envelope: error.envelope(), detail })
 }
 
 /// The id of a model of this server; `None` for the default one, which the ids of the hosted service stand for.
@@ -133,6 +124,8 @@ fn is_hosted_id(id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::header;
+
     use super::*;
 
     #[test]

@@ -11,8 +11,13 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::stream;
 use izwi_core::engine::{RequestId, SpeechOptions, StreamingOutput, Task};
+use izwi_server::encoding;
+use izwi_server::extract::{ApiPath, ApiQuery, parse_json, required};
+use izwi_server::openapi::SpeechRefusals;
+use izwi_server::speech::{CutOff, ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
+use izwi_server::upload;
+use izwi_server::{ApiError, AppState, Lease};
 use utoipa::IntoResponses;
 use utoipa::openapi::{self, Content, RefOr, ResponseBuilder};
 
@@ -20,14 +25,6 @@ use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
 use super::formats::OutputFormat;
 use super::{find_voice, model_of};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Lease;
-use izwi_server::encoding;
-use izwi_server::extract::{ApiPath, ApiQuery, parse_json};
-use izwi_server::openapi::SpeechRefusals;
-use izwi_server::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
-use izwi_server::upload;
 
 /// Names the members of a request that have no effect.
 const IGNORED: &str = "x-ignored-fields";
@@ -86,14 +83,12 @@ impl Speech {
         let Asked { state, id, voice, request, .. } = asked;
         let mut ignored = request.ignored();
         let engine = state.lease(model_of(request.model_id.as_deref()), Task::Tts).await?;
-        let missing = || ApiError::invalid("text", "text is missing; it is required");
-        let text = request.text.ok_or_else(missing)?;
+        let text = required("text", request.text)?;
         check_text("text", &text, state.config().max_input_chars)?;
         let voice = find_voice(&voice, &engine, &state).await?;
         let speed = request.voice_settings.and_then(|settings| settings.speed);
         let options = speech_options(speed, request.seed, &engine, &mut ignored);
-        let choice = VoiceChoice { voice, cloning: Cloning::default() };
-        let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
+        let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);
         let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
         let mut headers = chunks.headers(&state);
@@ -119,15 +114,7 @@ impl Speech {
         media_type: &'static str,
         encode: impl FnMut(&StreamingOutput) -> Result<Bytes, CutOff> + Send + 'static,
     ) -> Response {
-        let headers = self.headers.clone();
-        let bytes = stream::unfold((self, encode), |(mut speech, mut encode)| async move {
-            let bytes = speech.chunks.next().await?.and_then(|chunk| encode(&chunk));
-            if bytes.is_err() {
-                speech.chunks.stop();
-            }
-            Some((bytes, (speech, encode)))
-        });
-        respond(media_type, headers, Body::from_stream(bytes))
+        respond(media_type, self.headers, self.chunks.into_body(encode))
     }
 
     /// All chunks.
@@ -202,10 +189,8 @@ pub(super) async fn convert(asked: Asked) -> Result<Response, ApiError> {
 pub(super) async fn stream(asked: Asked) -> Result<Response, ApiError> {
     let format = asked.format;
     let speech = Speech::begin(asked, true).await?;
-    let mut encoded = format.encode(speech.sample_rate_hz(), None)?;
-    Ok(speech.into_response(format.media_type, move |chunk| {
-        encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))
-    }))
+    let encoded = format.encode(speech.sample_rate_hz(), None)?;
+    Ok(speech.into_response(format.media_type, audio_of(encoded)))
 }
 
 /// Text to speech of ElevenLabs with the times of its characters

@@ -15,16 +15,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::close_code;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{State, WebSocketUpgrade};
 use axum::http::Extensions;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, StreamingOutput, Task};
+use izwi_core::engine::{Engine, FinishReason, StreamingOutput, Task};
+use izwi_server::extract::{ApiPath, ApiQuery, check_range, parse_json};
+use izwi_server::late_key::LateKey;
+use izwi_server::openapi::{SessionRefusals, UnknownModelRefusals};
+use izwi_server::speech::ResolvedSpeechOptions;
+use izwi_server::voices::Voice;
+use izwi_server::ws::SessionUpgrade;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{self, Action, Identity, Job, Outcome, Protocol};
+use izwi_server::{ApiError, AppState, Lease};
 use izwi_types::excerpt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -34,16 +41,6 @@ use super::contexts::{self, ContextKey, Contexts, Limits};
 use super::formats::OutputFormat;
 use super::speech::speech_options;
 use super::{find_voice, model_of};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Lease;
-use izwi_server::extract::{ApiPath, ApiQuery, check_range, parse_json};
-use izwi_server::late_key::LateKey;
-use izwi_server::openapi::{SessionRefusals, UnknownModelRefusals};
-use izwi_server::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
-use izwi_server::voices::Voice;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{self, Action, Identity, Job, Outcome, Protocol};
 
 /// Range and default of `inactivity_timeout`, in seconds.
 const INACTIVITY_S: std::ops::RangeInclusive<u64> = 1..=180;
@@ -82,13 +79,12 @@ enum KeyState {
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals, UnknownModelRefusals),
 )]
 pub(super) async fn one_context(
-    State(state): State<AppState>,
     ApiPath(voice): ApiPath,
     ApiQuery(query): ApiQuery<StreamQuery>,
     extensions: Extensions,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    open_session(state, Opening::new(voice, query, false, &extensions)?, &extensions, upgrade)
+    upgrade.open::<Stream>(Opening::new(voice, query, false, &extensions)?)
 }
 
 /// Several texts to speech of ElevenLabs over one WebSocket
@@ -102,23 +98,12 @@ pub(super) async fn one_context(
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals, UnknownModelRefusals),
 )]
 pub(super) async fn many_contexts(
-    State(state): State<AppState>,
     ApiPath(voice): ApiPath,
     ApiQuery(query): ApiQuery<StreamQuery>,
     extensions: Extensions,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    open_session(state, Opening::new(voice, query, true, &extensions)?, &extensions, upgrade)
-}
-
-fn open_session(
-    state: AppState,
-    opening: Opening,
-    extensions: &Extensions,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, ApiError> {
-    let id = extensions.get::<RequestId>().cloned().unwrap_or_else(RequestId::random);
-    izwi_server::ws::open::<Stream>(state, id, upgrade, opening)
+    upgrade.open::<Stream>(Opening::new(voice, query, true, &extensions)?)
 }
 
 impl Opening {
@@ -156,7 +141,6 @@ pub(crate) struct Model {
 pub(crate) struct Reply {
     context: ContextKey,
     id: Option<String>,
-    options: Arc<ResolvedSpeechOptions>,
     timed: TimedUtterance,
 }
 
@@ -176,7 +160,6 @@ impl Protocol for Stream {
     /// A message, or what is wrong with it.
     type Frame = Result<Box<ClientMessage>, ApiError>;
     type Model = Model;
-    type Input = String;
     type Reply = Reply;
     type Opening = Opening;
 
@@ -249,22 +232,17 @@ impl Protocol for Stream {
                 return Some(Err(error));
             }
         };
-        let text = next.text.trim().to_owned();
+        let request = next.options.request(next.text.trim().to_owned());
         let reply = Reply {
             context: next.context,
             id: next.id,
-            options: next.options,
             timed: TimedUtterance::trimmed(encoded, next.text, info.times_words),
         };
-        Some(Ok(Job { engine: Engine::clone(engine), input: ready(Ok(text)).boxed(), reply }))
+        Some(Ok(Job::new(Engine::clone(engine), request, reply)))
     }
 
     fn may_read(&self) -> bool {
         !self.contexts.is_full()
-    }
-
-    fn request(&mut self, reply: &Reply, text: String) -> EngineCoreRequest {
-        reply.options.request(text)
     }
 
     fn number(reply: &Reply) -> u64 {
@@ -400,8 +378,7 @@ impl Stream {
         };
         let speed = message.voice_settings.as_ref().and_then(|settings| settings.speed);
         let options = speech_options(speed, self.opening.query.seed, engine, &mut Vec::new());
-        let choice = VoiceChoice { voice: voice.clone(), cloning: Cloning::default() };
-        ResolvedSpeechOptions::resolve(options, choice, None, engine)
+        ResolvedSpeechOptions::of_voice(options, voice.clone(), engine)
     }
 
     /// Closes a context, and ends its running generation with it, unless a flush asked for that.

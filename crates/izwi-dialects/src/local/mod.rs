@@ -16,28 +16,24 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::stream;
 use izwi_core::engine::{RequestId, SpeechOptions, SpokenWord, StreamingOutput, Task};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
-
-use izwi_server::ApiError;
-use izwi_server::AsrTask;
-use izwi_server::BLENDING;
 use izwi_server::dto::listing::VoiceQuery;
 use izwi_server::dto::schemas;
 use izwi_server::dto::transcription::TranscriptionRequest;
 use izwi_server::encoding::{self, EncodedUtterance, OutputFormat};
-use izwi_server::extract::{ApiQuery, non_blank, parse_json_telling, shortened};
+use izwi_server::extract::{ApiQuery, non_blank, parse_json_telling, required, shortened};
 use izwi_server::openapi::{
     SpeechRefusals, TranscriptBody, TranscriptionBody, TranscriptionForm, TranscriptionRefusals,
     VoiceBlendRefusals,
 };
 use izwi_server::routes::transcriptions;
-use izwi_server::speech::{Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text};
+use izwi_server::speech::{CutOff, ResolvedSpeechOptions, SpeechChunks, check_text};
 use izwi_server::upload::{self, Upload};
 use izwi_server::voices::{self, Voice};
-use izwi_server::{AppState, Dialect, ServerConfig};
+use izwi_server::{ApiError, AppState, AsrTask, BLENDING, Dialect, ServerConfig};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// The most voices of a blend.
 const MAX_BLENDED: usize = 16;
@@ -141,8 +137,7 @@ pub(super) async fn captioned_speech(
 ) -> Result<Response, ApiError> {
     let bytes = upload::read_plain_json(request, &state).await?;
     let (body, mut ignored): (CaptionedSpeechRequest, _) = parse_json_telling(&bytes)?;
-    let missing = || ApiError::invalid("input", "input is missing; it is required");
-    let text = body.input.ok_or_else(missing)?;
+    let text = required("input", body.input)?;
     let model = non_blank(body.model);
     let engine = state.lease(model.as_deref(), Task::Tts).await?;
     if model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
@@ -156,8 +151,7 @@ pub(super) async fn captioned_speech(
         known.map_or(code, |(_, tag)| (*tag).to_owned())
     });
     let options = SpeechOptions { speed: body.speed, language, ..SpeechOptions::default() };
-    let choice = VoiceChoice { voice, cloning: Cloning::default() };
-    let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
+    let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
     options.ignored().iter().for_each(|name| ignored.add(name));
     state.ignored_log().note(&ignored);
     let output = OutputFormat::resolve(format, None, None, engine.profile().info.sample_rate_hz)?;

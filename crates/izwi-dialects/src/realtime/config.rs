@@ -6,19 +6,18 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
-use izwi_types::{TranscriptionOptions, excerpt};
-use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
-
-use super::refusal::Refusal;
-use izwi_server::ApiError;
-use izwi_server::AsrTask;
 use izwi_server::dto::transcription::TranscriptionRequest;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{check_range, non_blank};
 use izwi_server::transcription::CheckedRequest;
 use izwi_server::turns::{PcmEncoding, PcmInput, TurnOptions};
 use izwi_server::voices::OPENAI_VOICES;
+use izwi_server::{ApiError, AsrTask};
+use izwi_types::{TranscriptionOptions, excerpt};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use super::refusal::Refusal;
 
 /// Rate of `audio/pcm` without one, in Hz.
 const DEFAULT_RATE_HZ: u32 = 24_000;

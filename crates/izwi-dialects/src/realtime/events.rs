@@ -2,6 +2,10 @@
 //!
 //! Names and members are those of `openai.types.realtime` of the `openai` package for Python 3.54.
 
+use izwi_server::ApiError;
+use izwi_server::dto::transcription::DurationUsage;
+use izwi_server::extract::parse_json;
+use izwi_server::ws::protocol::ClientMessage;
 use izwi_types::{bounded, excerpt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,10 +14,6 @@ use serde_json::{Value, json};
 use super::beta;
 use super::config::{ResponsePatch, SessionPatch};
 use super::refusal::Refusal;
-use izwi_server::ApiError;
-use izwi_server::dto::transcription::DurationUsage;
-use izwi_server::extract::parse_json;
-use izwi_server::ws::protocol::ClientMessage;
 
 /// The types that clients may send.
 const CLIENT_EVENTS: &str = "session.update, input_audio_buffer.append, input_audio_buffer.commit, \

@@ -1,18 +1,20 @@
 //! The responses and the transcriptions of a session, from their jobs to their ends.
 
-use futures::FutureExt;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{AudioInput, Engine, FinishReason, RequestId, StreamingOutput};
-
-use super::events::ServerEvent;
-use super::items::{Assistant, Content, Item, Samples, Undecoded};
-use super::response::{Asked, CancelReason, Ending, Reply, Responding, Transcribing, usage};
-use super::session::{Input, Session, emit, new_id};
-use izwi_server::ApiError;
-use izwi_server::AppState;
+use izwi_core::engine::{
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, FinishReason, GenerationParams,
+    RequestId, StreamingOutput,
+};
+use izwi_server::chunking::ChunkSizes;
 use izwi_server::dto::transcription::DurationUsage;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
+use izwi_server::{ApiError, AppState};
+
+use super::events::ServerEvent;
+use super::items::{Assistant, Content, Context, Decoded, Item, Samples, Undecoded};
+use super::response::{Asked, CancelReason, Ending, Reply, Responding, Transcribing, usage};
+use super::session::{Session, emit, new_id};
 
 impl Session {
     pub(super) fn respond(&mut self, asked: Asked, engine: Engine) -> Result<Job<Self>, ApiError> {
@@ -22,7 +24,7 @@ impl Session {
         let content = Content::Assistant(Assistant::new(asked.config.modality));
         self.items.push(Item { id: item_id.clone(), content });
         self.active = Some((asked.id.clone(), None));
-        let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone()).boxed();
+        let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone());
         let reply = Responding {
             asked,
             item_id,
@@ -32,7 +34,33 @@ impl Session {
             tokens: (0, 0),
             failure: None,
         };
-        Ok(Job { engine, input, reply: Reply::Response(Box::new(reply)) })
+        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(reply))))
+    }
+
+    /// The request for a response, once the user's audio is decoded.
+    fn request(&mut self, reply: &Reply, decoded: Decoded) -> EngineCoreRequest {
+        self.items.set_decoded(decoded);
+        let (Reply::Response(response), Some(chat)) = (reply, &self.chat) else {
+            return EngineCoreRequest::converse(Conversation::new());
+        };
+        let Context { conversation, mut system, end } =
+            self.items.context(&response.item_id, chat.config().conversation_limits());
+        if let Some(answer) = self.items.answer_mut(&response.item_id) {
+            answer.prompt_start = end;
+        }
+        let config = &response.asked.config;
+        system.splice(..0, config.instructions.clone());
+        let profile = chat.profile();
+        let defaults = profile.default_params();
+        let max_tokens = config.max_output_tokens.unwrap_or(defaults.max_tokens);
+        let mut request = EngineCoreRequest::converse(Conversation::new())
+            .with_chat(ChatOptions { conversation, own_sampling: true, text_temperature: None })
+            .with_params(GenerationParams { max_tokens, ..defaults });
+        request.instructions = (!system.is_empty()).then(|| system.join("\n"));
+        match ChunkSizes::resolve(None, None, profile.info.sample_rate_hz) {
+            Ok(chunks) => chunks.of(request),
+            Err(_) => request,
+        }
     }
 
     pub(super) fn deliver_response(
@@ -139,7 +167,7 @@ async fn decode(
     state: AppState,
     undecoded: Undecoded,
     session_id: String,
-) -> Result<Input, ApiError> {
+) -> Result<Decoded, ApiError> {
     let mut decoded = Vec::with_capacity(undecoded.len());
     for (item, part, file) in undecoded {
         let samples = engine.decode_message(AudioInput::File(file)).await;
@@ -147,5 +175,5 @@ async fn decode(
         let samples = samples.map_err(|error| ApiError::from_engine(error, &engine.profile().model, &id))?;
         decoded.push((item, part, Samples::new(&state, samples)?));
     }
-    Ok(Input::Response(decoded))
+    Ok(decoded)
 }

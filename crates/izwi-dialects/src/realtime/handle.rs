@@ -3,6 +3,12 @@
 use std::time::Duration;
 
 use izwi_core::engine::Task;
+use izwi_server::ApiError;
+use izwi_server::metrics::count_interrupt;
+use izwi_server::speech::check_text;
+use izwi_server::turns::TurnEvent;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::Action;
 use izwi_types::excerpt;
 
 use super::beta;
@@ -13,12 +19,6 @@ use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_wai
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending, Waiting};
 use super::session::{Models, Session, emit, is_hosted, new_id, refuse};
-use izwi_server::ApiError;
-use izwi_server::metrics::count_interrupt;
-use izwi_server::speech::check_text;
-use izwi_server::turns::TurnEvent;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::Action;
 
 /// The longest turn that the VAD finds, where the model takes longer ones.
 const MAX_TURN: Duration = Duration::from_secs(60);

@@ -2,13 +2,12 @@
 
 use bytes::Bytes;
 use izwi_audio::pcm;
+use izwi_server::turns::{PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+use izwi_server::upload::UploadMemory;
+use izwi_server::{ApiError, AppState};
 
 use super::config::{AudioFormat, SessionConfig};
 use super::refusal::Refusal;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::turns::{PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
-use izwi_server::upload::UploadMemory;
 
 /// The shortest audio that can be committed, as in the hosted API.
 const MIN_COMMIT_MS: u64 = 100;

@@ -7,6 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use izwi_core::engine::{Conversation, ConversationLimits, Message};
+use izwi_server::speech::check_text;
+use izwi_server::upload::UploadMemory;
+use izwi_server::ws::produced::Produced;
+use izwi_server::{ApiError, AppState};
 use izwi_types::excerpt;
 use serde_json::{Value, json};
 
@@ -14,11 +18,6 @@ use super::config::{AudioFormat, Modality};
 use super::events::{ItemFields, PartFields, audio_bytes};
 use super::input::{Clip, decode_whole};
 use super::refusal::Refusal;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::speech::check_text;
-use izwi_server::upload::UploadMemory;
-use izwi_server::ws::produced::Produced;
 
 /// The most items that are remembered.
 const MAX_ITEMS: usize = 256;

@@ -22,23 +22,18 @@ mod refusal;
 mod response;
 mod session;
 
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Extension, State, WebSocketUpgrade};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use izwi_core::engine::RequestId;
+use izwi_server::extract::ApiQuery;
+use izwi_server::openapi::SessionRefusals;
+use izwi_server::ws::SessionUpgrade;
+use izwi_server::{ApiError, AppState, Dialect, ServerConfig};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) use self::session::Session;
-
-use izwi_server::ApiError;
-use izwi_server::extract::ApiQuery;
-use izwi_server::openapi::SessionRefusals;
-use izwi_server::ws;
-use izwi_server::{AppState, Dialect, ServerConfig};
 
 /// What the URL says.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -74,12 +69,10 @@ impl Dialect for Realtime {
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
 )]
 async fn connect(
-    State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
     ApiQuery(opening): ApiQuery<Opening>,
     headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
     let opening = Opening { is_beta: beta::is_asked_for(&headers), ..opening };
-    ws::open::<Session>(state, id, upgrade, opening)
+    upgrade.open::<Session>(opening)
 }

@@ -1,8 +1,7 @@
 //! Why an event of the Realtime API was refused.
 
-use serde::Serialize;
-
 use izwi_server::ApiError;
+use serde::Serialize;
 
 /// Why an event was refused.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,15 +4,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use izwi_core::engine::{Emission, FinishReason};
+use izwi_server::encoding::EncodedUtterance;
+use izwi_server::transcription::TextDeltas;
+use izwi_server::ws::protocol::Finish;
 use serde_json::{Value, json};
 
 use super::config::{Modality, ResponseConfig};
 use super::events::{Place, ServerEvent};
 use super::items::State;
 use super::refusal::Refusal;
-use izwi_server::encoding::EncodedUtterance;
-use izwi_server::transcription::TextDeltas;
-use izwi_server::ws::protocol::Finish;
 
 /// Why a response was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,28 +3,23 @@
 use std::collections::VecDeque;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{
-    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, GenerationParams, StreamingOutput, Task,
-};
+use izwi_core::engine::{AudioInput, Engine, StreamingOutput, Task};
+use izwi_server::transcription::TextDeltas;
+use izwi_server::upload::Recording;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
 use super::config::{Kind, SessionConfig, Transcription};
 use super::events::{ClientEvent, ErrorBody, Event, Numbered, ServerEvent};
 use super::input::InputBuffer;
-use super::items::{Context, Decoded, Items};
+use super::items::Items;
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
 use super::{Opening, beta};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::chunking::ChunkSizes;
-use izwi_server::transcription::TextDeltas;
-use izwi_server::upload::Recording;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
-use izwi_server::{ASR_ALIASES, Lease};
 
 /// A session.
 pub(crate) struct Session {
@@ -62,12 +57,6 @@ pub(super) type Asr = (Option<String>, Lease);
 pub(crate) struct Models {
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
-}
-
-/// What a request is made of.
-pub(crate) enum Input {
-    Response(Decoded),
-    Transcription(Box<EngineCoreRequest>),
 }
 
 /// A new id of an object of this kind.
@@ -126,7 +115,6 @@ impl Protocol for Session {
     const KIND: &'static str = "realtime";
     type Frame = ClientEvent;
     type Model = Models;
-    type Input = Input;
     type Reply = Reply;
     type Opening = Opening;
 
@@ -229,45 +217,10 @@ impl Protocol for Session {
         let ((_, asr), transcription) = self.asr.as_ref().zip(self.config.transcription.as_ref())?;
         let recording = Recording { audio: AudioInput::File(waiting.file), param: "audio" };
         let request = transcription.request.request(recording, asr);
-        let input = request.map(|request| Input::Transcription(Box::new(request)));
         let (item_id, duration_ms) = (waiting.item_id, waiting.duration_ms);
         let reply = Transcribing { item_id, duration_ms, deltas: TextDeltas::default(), failure: None };
         let reply = Reply::Transcription(Box::new(reply));
-        Some(Ok(Job { engine: Engine::clone(asr), input: async { input }.boxed(), reply }))
-    }
-
-    fn request(&mut self, reply: &Reply, input: Input) -> EngineCoreRequest {
-        let (response, decoded) = match (reply, input) {
-            (_, Input::Transcription(request)) => return *request,
-            (Reply::Response(response), Input::Response(decoded)) => (Some(response), decoded),
-            (Reply::Transcription(_), Input::Response(decoded)) => (None, decoded),
-        };
-        self.items.set_decoded(decoded);
-        let Some((response, chat)) = response.zip(self.chat.as_ref()) else {
-            return EngineCoreRequest::converse(Conversation::new());
-        };
-        let Context { conversation, mut system, end } =
-            self.items.context(&response.item_id, chat.config().conversation_limits());
-        if let Some(answer) = self.items.answer_mut(&response.item_id) {
-            answer.prompt_start = end;
-        }
-        let config = &response.asked.config;
-        system.splice(..0, config.instructions.clone());
-        let profile = chat.profile();
-        let defaults = profile.default_params();
-        let max_tokens = config.max_output_tokens.unwrap_or(defaults.max_tokens);
-        let mut request = EngineCoreRequest::converse(Conversation::new())
-            .with_chat(ChatOptions { conversation, own_sampling: true, text_temperature: None })
-            .with_params(GenerationParams { max_tokens, ..defaults });
-        request.instructions = (!system.is_empty()).then(|| system.join("\n"));
-        match ChunkSizes::resolve(None, None, profile.info.sample_rate_hz) {
-            Ok(chunks) => chunks.of(request),
-            Err(_) => request,
-        }
-    }
-
-    fn number(_reply: &Reply) -> u64 {
-        0
+        Some(Ok(Job::prepared(Engine::clone(asr), ready(request), |_, _, request| request, reply)))
     }
 
     fn deliver(
@@ -313,8 +266,6 @@ impl Protocol for Session {
     fn is_over(&self) -> bool {
         self.is_closed && self.asked.is_none() && self.transcriptions.is_empty()
     }
-
-    fn write_done(&self, _out: &mut Outbox) {}
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         refuse(&Refusal::from(error.clone()), None, out);

@@ -4,13 +4,12 @@
 //! Source: `event.py`, `tts.py`, `asr.py`, `audio.py`, `ping.py` and `error.py` of the package `wyoming` 1.10.2.
 
 use bytes::Bytes;
+use izwi_server::ApiError;
+use izwi_server::extract::{parse_json, required};
 use izwi_types::excerpt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use izwi_server::ApiError;
-use izwi_server::extract::parse_json;
 
 /// Version of the protocol, in each event: that of the reference package.
 pub(super) const VERSION: &str = "1.10.2";
@@ -186,10 +185,6 @@ fn joined(inline: Option<Map<String, Value>>, behind: &[u8]) -> Result<Vec<u8>, 
 
 fn fields<T: DeserializeOwned>(data: &[u8]) -> Result<T, ApiError> {
     parse_json(data)
-}
-
-fn required<T>(param: &str, value: Option<T>) -> Result<T, ApiError> {
-    value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
 }
 
 /// The data of a request for speech, which must be plain text.

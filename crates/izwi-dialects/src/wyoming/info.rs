@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use izwi_core::engine::{Engine, Task};
+use izwi_server::dto::listing::VoiceObject;
+use izwi_server::routes::voices;
+use izwi_server::{ApiError, AppState};
 use serde::Serialize;
 
 use super::event::event;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::dto::listing::VoiceObject;
-use izwi_server::routes::voices;
 
 #[derive(Debug, Default, Serialize)]
 struct Info {

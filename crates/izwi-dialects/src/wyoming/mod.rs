@@ -21,15 +21,15 @@ use axum::extract::ws::Message;
 use futures::future::BoxFuture;
 use futures::{FutureExt, SinkExt, StreamExt, stream};
 use izwi_core::engine::RequestId;
-use tokio::net::TcpStream;
-
-use self::codec::CodecError;
-use self::session::Session;
 use izwi_server::connections::Place;
 use izwi_server::record::{self, RequestRecord};
 use izwi_server::ws;
 use izwi_server::ws::socket::Socket;
 use izwi_server::{AppState, TcpService};
+use tokio::net::TcpStream;
+
+use self::codec::CodecError;
+use self::session::Session;
 
 /// How long a client that is refused may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use izwi_audio::wav::{self, HEADER_BYTES};
+use izwi_server::upload::UploadMemory;
+use izwi_server::{ApiError, AppState};
 
 use super::event::AudioFormat;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::upload::UploadMemory;
 
 /// Bytes of a kept sample.
 const SAMPLE_BYTES: usize = 2;

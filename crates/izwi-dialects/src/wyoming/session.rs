@@ -8,9 +8,13 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{EngineCoreRequest, FinishReason, StreamingOutput, Task};
+use izwi_core::engine::{FinishReason, StreamingOutput, Task};
+use izwi_server::speech::check_text;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use izwi_server::{ApiError, AppState, Lease};
 use serde_json::json;
 
 use super::event::{self, ClientEvent, TranscribeFields, event};
@@ -18,12 +22,6 @@ use super::info;
 use super::recording::Recording;
 use super::speech::{Speaker, Speech};
 use super::transcription::Transcription;
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Lease;
-use izwi_server::speech::check_text;
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 
 /// The most requests that wait on a connection.
 const MAX_REQUESTS: usize = 8;
@@ -59,7 +57,6 @@ impl Protocol for Session {
     const KIND: &'static str = "wyoming";
     type Frame = ClientEvent;
     type Model = Model;
-    type Input = EngineCoreRequest;
     type Reply = ();
     type Opening = ();
 
@@ -137,16 +134,8 @@ impl Protocol for Session {
         };
         Some(job.map(|(engine, request)| {
             self.is_generating = true;
-            Job { engine, input: ready(Ok(request)).boxed(), reply: () }
+            Job::new(engine, request, ())
         }))
-    }
-
-    fn request(&mut self, (): &(), request: EngineCoreRequest) -> EngineCoreRequest {
-        request
-    }
-
-    fn number((): &()) -> u64 {
-        0
     }
 
     fn deliver(&mut self, (): &mut (), chunk: StreamingOutput, out: &mut Outbox) -> Result<(), EncodeError> {
@@ -210,8 +199,6 @@ impl Protocol for Session {
     fn is_over(&self) -> bool {
         self.has_failed.get() || (self.is_closed && self.requests.is_empty())
     }
-
-    fn write_done(&self, _out: &mut Outbox) {}
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         self.has_failed.set(true);

@@ -5,21 +5,17 @@
 
 use izwi_audio::encode::{EncodeError, EncoderConfig};
 use izwi_core::engine::types::audio_duration;
-use izwi_core::engine::{Engine, EngineCoreRequest, SpeechOptions, StreamingOutput, Task, TextInput};
+use izwi_core::engine::{Engine, EngineCoreRequest, SpeechOptions, StreamingOutput, Task};
+use izwi_server::encoding::{self, EncodedUtterance};
+use izwi_server::speech::ResolvedSpeechOptions;
+use izwi_server::voices::{self, Voice};
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::speech::TextQueue;
+use izwi_server::{ApiError, AppState, Lease, ServerConfig};
 use izwi_types::excerpt;
 use serde_json::json;
 
 use super::event::{VoiceFields, event};
-use izwi_server::ApiError;
-use izwi_server::AppState;
-use izwi_server::Lease;
-use izwi_server::ServerConfig;
-use izwi_server::encoding::{self, EncodedUtterance};
-use izwi_server::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice};
-use izwi_server::voices::{self, Voice};
-use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::speech::live_text::LiveText;
-use izwi_server::ws::speech::text_queue::{NextText, TextQueue};
 
 /// Bytes of a sample that is sent: 16-bit PCM.
 const WIDTH: u32 = 2;
@@ -82,8 +78,6 @@ pub(super) struct Speech {
     engine: Lease,
     options: ResolvedSpeechOptions,
     text: TextQueue,
-    /// The utterance that is spoken while its text arrives.
-    live: Option<LiveText>,
     encoded: EncodedUtterance,
     rate_hz: u32,
     /// Whether `synthesize-stopped` ends it.
@@ -98,11 +92,10 @@ impl Speech {
     /// Speech of a text that arrives in pieces.
     pub(super) fn streamed(speaker: Speaker, config: &ServerConfig) -> Result<Self, ApiError> {
         let Speaker { engine, voice, seed } = speaker;
-        let choice = VoiceChoice { voice, cloning: Cloning::default() };
         let options = SpeechOptions { seed, ..SpeechOptions::default() };
-        let options = ResolvedSpeechOptions::resolve(options, choice, None, &engine)?;
+        let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
         let rate_hz = engine.profile().info.sample_rate_hz;
-        let mut text = TextQueue::new(config.max_input_chars, config.max_session_chars);
+        let mut text = TextQueue::new(config);
         if options.appends_text(&engine) {
             text.set_live();
         }
@@ -111,7 +104,6 @@ impl Speech {
             engine,
             options,
             text,
-            live: None,
             rate_hz,
             is_streamed: true,
             is_open: true,
@@ -130,31 +122,18 @@ impl Speech {
 
     /// Takes a piece of text.
     pub(super) fn push(&mut self, text: &str) -> Result<(), ApiError> {
-        self.text.push(text)?;
-        self.feed();
-        Ok(())
+        self.text.push(text)
     }
 
     /// Takes no more text.
     pub(super) fn close(&mut self) {
-        if let Some(mut live) = self.live.take() {
-            self.text.flush_into(&mut live);
-        }
         self.text.finish();
         self.is_open = false;
     }
 
     /// Drops text that is not spoken yet. False if there was none.
     pub(super) fn clear(&mut self) -> bool {
-        self.live = None;
         self.text.clear()
-    }
-
-    /// Gives text that has arrived to the utterance that is being spoken, if it takes any.
-    fn feed(&mut self) {
-        let Some(mut live) = self.live.take() else { return };
-        let has_ended = self.text.feed(&mut live);
-        self.live = Some(live).filter(|_| !has_ended);
     }
 
     /// The request of the next utterance, if there is enough text.
@@ -162,24 +141,12 @@ impl Speech {
         let text = self.text.next()?;
         match pcm(self.rate_hz) {
             Ok(encoded) => self.encoded = encoded,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.text.ended();
+                return Some(Err(error));
+            }
         }
-        let request = match text {
-            NextText::Whole(text) => self.options.request(text),
-            NextText::Complete(text) => {
-                let input = TextInput::new();
-                // A text input without more to come always ends.
-                drop(input.finish());
-                self.options.request(text).with_text_input(input)
-            }
-            NextText::Start(text) => {
-                let input = TextInput::new();
-                self.live = Some(LiveText::new(input.clone(), &text));
-                self.options.request(text).with_text_input(input)
-            }
-        };
-        self.feed();
-        Some(Ok((Engine::clone(&self.engine), request)))
+        Some(Ok((Engine::clone(&self.engine), text.request(&self.options))))
     }
 
     /// Whether everything was spoken, once no utterance is.
@@ -204,7 +171,7 @@ impl Speech {
 
     /// Ends an utterance.
     pub(super) fn end_utterance(&mut self) {
-        self.live = None;
+        self.text.ended();
     }
 
     /// Writes the events after the last utterance.

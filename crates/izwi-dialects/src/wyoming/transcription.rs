@@ -2,18 +2,16 @@
 //! transcribed, `transcript` with the whole text for clients that know no other, `transcript-stop`. Knows no socket.
 
 use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, StreamingOutput, TranscriptionOptions};
-use serde_json::{Map, Value, json};
-
-use super::event::{TranscribeFields, event};
-use super::recording::Recording;
-use izwi_server::ApiError;
-use izwi_server::AsrTask;
-use izwi_server::Lease;
 use izwi_server::dto::transcription::TranscriptionRequest;
 use izwi_server::extract::non_blank;
 use izwi_server::transcription::{CheckedRequest, TextDeltas};
 use izwi_server::upload;
 use izwi_server::ws::outbox::Outbox;
+use izwi_server::{ApiError, AsrTask, Lease};
+use serde_json::{Map, Value, json};
+
+use super::event::{TranscribeFields, event};
+use super::recording::Recording;
 
 /// The most characters of names and terms that become the prompt. A prompt takes room that the transcript needs.
 const MAX_PROMPT_CHARS: usize = 400;

@@ -95,7 +95,6 @@ impl Protocol for Chat {
     const KIND: &'static str = "chat";
     type Frame = ClientFrame;
     type Model = Lease;
-    type Input = Prepared;
     type Reply = Answer;
     type Opening = ();
 
@@ -203,14 +202,8 @@ impl Protocol for Chat {
         self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
         let memory = self.memory.fresh();
-        let input = prepare(engine.clone(), input, memory, self.identity.id.clone()).boxed();
-        Some(Ok(Job { engine, input, reply: answer }))
-    }
-
-    fn request(&mut self, answer: &Answer, (message, memory): Prepared) -> EngineCoreRequest {
-        self.memory.merge(memory);
-        self.conversation.ask(vec![message]);
-        answer.setup.request(self.conversation.clone())
+        let input = prepare(engine.clone(), input, memory, self.identity.id.clone());
+        Some(Ok(Job::prepared(engine, input, Self::ask, answer)))
     }
 
     fn number(answer: &Answer) -> u64 {
@@ -295,6 +288,13 @@ impl Protocol for Chat {
 }
 
 impl Chat {
+    /// The request for the answer to a message.
+    fn ask(&mut self, answer: &Answer, (message, memory): Prepared) -> EngineCoreRequest {
+        self.memory.merge(memory);
+        self.conversation.ask(vec![message]);
+        answer.setup.request(self.conversation.clone())
+    }
+
     fn check_open(&self) -> Result<(), ApiError> {
         if self.is_closed {
             return Err(ApiError::OutOfOrder("the session has ended already; open another session"));

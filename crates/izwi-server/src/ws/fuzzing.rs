@@ -183,8 +183,8 @@ impl<P: Protocol> Session<P> {
                 }
             };
             match job.input.await {
-                Ok(input) => {
-                    drop(self.protocol.request(&job.reply, input));
+                Ok(make) => {
+                    drop(make(&mut self.protocol, &job.reply));
                     let sample_rate = job.engine.profile().info.sample_rate_hz;
                     let reply = job.reply;
                     let generation = Generation {

@@ -3,11 +3,13 @@
 //! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
 
 use std::fmt;
+use std::future::ready;
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
@@ -60,12 +62,35 @@ impl Action {
     }
 }
 
+/// Makes the request of a job whose input is ready.
+pub(crate) type MakeRequest<P> = Box<dyn FnOnce(&mut P, &<P as Protocol>::Reply) -> EngineCoreRequest + Send>;
+
 /// The next generation of a session.
 pub struct Job<P: Protocol> {
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// Prepares what the request is made of.
-    pub input: BoxFuture<'static, Result<P::Input, ApiError>>,
-    pub reply: P::Reply,
+    pub(crate) input: BoxFuture<'static, Result<MakeRequest<P>, ApiError>>,
+    pub(crate) reply: P::Reply,
+}
+
+impl<P: Protocol> Job<P> {
+    /// A job whose request is ready.
+    pub fn new(engine: Engine, request: EngineCoreRequest, reply: P::Reply) -> Self {
+        Self::prepared(engine, ready(Ok(request)), |_, _, request| request, reply)
+    }
+
+    /// A job whose request `make` makes of what takes time to prepare.
+    pub fn prepared<I: Send + 'static>(
+        engine: Engine,
+        input: impl Future<Output = Result<I, ApiError>> + Send + 'static,
+        make: impl FnOnce(&mut P, &P::Reply, I) -> EngineCoreRequest + Send + 'static,
+        reply: P::Reply,
+    ) -> Self {
+        let input = input.map_ok(|input| -> MakeRequest<P> {
+            Box::new(move |protocol, reply| make(protocol, reply, input))
+        });
+        Self { engine, input: input.boxed(), reply }
+    }
 }
 
 impl<P: Protocol> fmt::Debug for Job<P> {
@@ -83,6 +108,14 @@ pub enum Outcome {
     Cancelled,
     /// It failed before the first chunk. [`Protocol::write_failure`] has been called.
     Failed,
+}
+
+impl Outcome {
+    /// Whether the engine ended the generation as it was asked to.
+    pub fn is_complete(&self) -> bool {
+        let Self::Finished(finish) = self else { return false };
+        !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled)
+    }
 }
 
 /// The end of an engine's stream.
@@ -121,8 +154,6 @@ pub trait Protocol: Sized + Send + 'static {
     type Frame: Send;
     /// A leased engine, with whatever is looked up in it before a session can be configured.
     type Model: Send;
-    /// What a request is made of, if that takes time to prepare.
-    type Input: Send;
     /// State of one generation: how its chunks are encoded and how much was delivered.
     type Reply: Send;
     /// What the URL and the headers of the upgrade say.
@@ -172,11 +203,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// Takes the next job from the queue, or says why it cannot be done.
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>>;
 
-    /// Makes the request of a job whose input is ready.
-    fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
-
-    /// The number that clients know a generation by.
-    fn number(reply: &Self::Reply) -> u64;
+    /// The number that clients know a generation by, where there may be several.
+    fn number(_reply: &Self::Reply) -> u64 {
+        0
+    }
 
     /// Writes the frames of one chunk.
     fn deliver(
@@ -198,9 +228,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// Whether the input is closed and nothing is queued.
     fn is_over(&self) -> bool;
 
-    /// Writes the last frame of a session that is over.
-    fn write_done(&self, out: &mut Outbox);
+    /// Writes the last frame of a session that is over, if there is one.
+    fn write_done(&self, _out: &mut Outbox) {}
 
+    /// Tells an error of the session.
     fn write_error(&self, error: &ApiError, out: &mut Outbox);
 
     /// Writes why a generation failed. [`end`](Self::end) follows.

@@ -17,20 +17,26 @@ const WORD_LETTERS: usize = 4;
 
 /// The utterance that is being spoken while its text arrives.
 #[derive(Debug)]
-pub struct LiveText {
+pub(crate) struct LiveText {
     input: TextInput,
     /// Its text so far.
     text: String,
+    has_ended: bool,
 }
 
 impl LiveText {
-    pub fn new(input: TextInput, text: &str) -> Self {
-        Self { input, text: text.to_owned() }
+    pub(crate) fn new(input: TextInput, text: &str) -> Self {
+        Self { input, text: text.to_owned(), has_ended: false }
     }
 
     /// Its text so far.
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether it takes no more text.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance after it. Returns
@@ -49,6 +55,7 @@ impl LiveText {
         if has_ended && let Err(error) = self.input.finish() {
             tracing::error!(%error, "the text of an utterance cannot be ended");
         }
+        self.has_ended = has_ended;
         has_ended
     }
 }
