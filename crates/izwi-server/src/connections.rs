@@ -245,6 +245,7 @@ pub struct Place {
     id: u64,
     /// Whether it is kept for probes.
     pub(crate) is_probe: bool,
+    /// Who has it.
     pub peer: Peer,
     evicted: Arc<Notify>,
 }

@@ -21,6 +21,7 @@ const MAX_JSON_ERROR_CHARS: usize = 200;
 pub struct ContentType(Option<String>);
 
 impl ContentType {
+    /// That of a request.
     pub fn of(request: &Request) -> Self {
         let value = request.headers().get(header::CONTENT_TYPE);
         Self(value.map(|value| value.to_str().unwrap_or("(not text)").to_owned()))
@@ -32,6 +33,7 @@ impl ContentType {
         text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
+    /// Whether the body is JSON.
     pub fn is_json(&self) -> bool {
         let essence = self.essence();
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))

@@ -38,7 +38,7 @@ const MAX_UNSPOKEN: usize = 32;
 
 /// Voice cloning from a recording that comes with the request.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Cloning {
+pub(crate) struct Cloning {
     pub(crate) ref_audio: Option<String>,
     pub(crate) ref_text: Option<String>,
     pub(crate) x_vector_only_mode: bool,
@@ -116,9 +116,9 @@ pub(crate) fn voice_beside_recording(
 
 /// The voice of a request. A recording to clone takes precedence over a named voice.
 #[derive(Debug, Clone, Default)]
-pub struct VoiceChoice {
-    pub voice: Option<Voice>,
-    pub cloning: Cloning,
+pub(crate) struct VoiceChoice {
+    pub(crate) voice: Option<Voice>,
+    pub(crate) cloning: Cloning,
 }
 
 /// Speech options checked against a model, with its defaults filled in.
@@ -138,7 +138,7 @@ pub struct ResolvedSpeechOptions {
 impl ResolvedSpeechOptions {
     /// Checks options against the model's abilities. A model that takes no instructions ignores them: clients send them
     /// to any model.
-    pub fn resolve(
+    pub(crate) fn resolve(
         options: SpeechOptions,
         choice: VoiceChoice,
         priority: Option<&str>,
@@ -175,7 +175,7 @@ impl ResolvedSpeechOptions {
         Ok(Self { voice, reference, options, defaults, priority, ignored })
     }
 
-    /// As [`Self::resolve`], in a voice that was looked up.
+    /// Checks options against the model's abilities, in a voice that was looked up.
     ///
     /// # Errors
     /// The model does not take the options.
@@ -353,6 +353,7 @@ impl CutOff {
 /// The chunks of a generation whose first one has arrived. Dropping them aborts the request.
 #[derive(Debug)]
 pub struct SpeechChunks {
+    /// The engine that generates them.
     pub engine: Lease,
     first: Option<StreamingOutput>,
     rest: mpsc::Receiver<StreamingOutput>,

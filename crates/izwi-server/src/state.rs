@@ -85,6 +85,7 @@ impl AppState {
         Self { inner: Arc::new(inner) }
     }
 
+    /// The configuration of the server.
     pub fn config(&self) -> &ServerConfig {
         &self.inner.config
     }
@@ -107,6 +108,7 @@ impl AppState {
         &self.inner.tickets
     }
 
+    /// The models.
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }

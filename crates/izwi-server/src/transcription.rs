@@ -23,7 +23,28 @@ pub struct CheckedRequest {
 }
 
 impl CheckedRequest {
-    pub fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
+    /// A request for a transcript of one model, by a client of which no more is known than these options.
+    ///
+    /// # Errors
+    /// An option cannot be used.
+    pub fn of_options(
+        model: &str,
+        options: TranscriptionOptions,
+        response_format: Option<&str>,
+        stream: bool,
+    ) -> Result<Self, ApiError> {
+        let fields = TranscriptionRequest {
+            model: Some(model.to_owned()),
+            response_format: response_format.map(str::to_owned),
+            stream: Some(stream),
+            options,
+            ..TranscriptionRequest::default()
+        };
+        Self::check(fields, AsrTask::Transcribe)
+    }
+
+    /// Checks the fields of a request.
+    pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
         refuse_speakers(&fields)?;
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
         let options = fields.options.checked();

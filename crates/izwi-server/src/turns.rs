@@ -41,10 +41,12 @@ impl Default for TurnOptions {
 /// A change of turn. Times are from the start of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnEvent {
+    /// A turn begins.
     SpeechStarted {
         /// Where the turn begins, its padding included, not before the end of the last one.
         at_ms: u64,
     },
+    /// A turn ends.
     SpeechStopped {
         /// As told when it started.
         start_ms: u64,

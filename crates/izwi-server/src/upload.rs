@@ -41,8 +41,15 @@ const MAX_TEXT_BYTES: usize = 256 << 10;
 /// A recording, and the field that carried it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
-    pub audio: AudioInput,
-    pub param: &'static str,
+    pub(crate) audio: AudioInput,
+    pub(crate) param: &'static str,
+}
+
+impl Recording {
+    /// A file, and the field that errors name.
+    pub fn file(file: Bytes, param: &'static str) -> Self {
+        Self { audio: AudioInput::File(file), param }
+    }
 }
 
 /// A request that carries a recording.
@@ -82,6 +89,7 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
 /// A request whose body is a recording.
 #[derive(Debug)]
 pub struct RawUpload {
+    /// The recording.
     pub bytes: Bytes,
     /// Its share of the upload memory.
     pub memory: Option<OwnedSemaphorePermit>,
@@ -322,7 +330,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     if file.is_empty() {
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording")));
     }
-    let recording = Recording { audio: AudioInput::File(file), param };
+    let recording = Recording::file(file, param);
     drop(form);
     let memory = memory.lock().unwrap_or_else(PoisonError::into_inner).take_counted();
     Ok(Upload { fields, recording, ignored, memory })

@@ -83,6 +83,7 @@ pub enum Voice {
     StandIn(String),
     /// A saved voice.
     Saved {
+        /// Its name.
         name: String,
         /// A voice pack that the model accepts.
         pack: Arc<[u8]>,

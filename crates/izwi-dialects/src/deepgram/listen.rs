@@ -6,15 +6,14 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
-use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Task, TranscriptionOptions};
-use izwi_server::dto::transcription::TranscriptionRequest;
+use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
 use izwi_server::extract::{ApiQuery, ContentType};
 use izwi_server::openapi::TranscriptionRefusals;
 use izwi_server::record;
 use izwi_server::stats_headers;
 use izwi_server::transcription::CheckedRequest;
-use izwi_server::upload::{self, RawUpload};
-use izwi_server::{ApiError, AppState, AsrTask, Lease};
+use izwi_server::upload::{RawUpload, Recording};
+use izwi_server::{ApiError, AppState, Lease};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
@@ -53,20 +52,15 @@ impl Listener {
             prompt: Some(terms.join(", ")),
             ..TranscriptionOptions::default()
         };
-        let fields = TranscriptionRequest {
-            model: Some(engine.profile().model.clone()),
-            response_format: Some("verbose_json".to_owned()),
-            options: options.with_words(),
-            ..TranscriptionRequest::default()
-        };
-        let checked = CheckedRequest::check(fields, AsrTask::Transcribe)?;
+        let options = options.with_words();
+        let model = &engine.profile().model;
+        let checked = CheckedRequest::of_options(model, options, Some("verbose_json"), false)?;
         Ok(Self { engine, checked })
     }
 
     /// The engine's request for the bytes of a file.
     pub(super) fn request(&self, file: bytes::Bytes) -> Result<EngineCoreRequest, ApiError> {
-        let recording = upload::Recording { audio: AudioInput::File(file), param: "body" };
-        self.checked.request(recording, &self.engine)
+        self.checked.request(Recording::file(file, "body"), &self.engine)
     }
 
     pub(super) fn model(&self) -> &str {

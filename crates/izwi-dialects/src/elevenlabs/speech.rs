@@ -12,14 +12,13 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use izwi_core::engine::{RequestId, SpeechOptions, StreamingOutput, Task};
-use izwi_server::encoding;
 use izwi_server::extract::{ApiPath, ApiQuery, parse_json, required};
-use izwi_server::openapi::SpeechRefusals;
+use izwi_server::openapi::{SpeechRefusals, audio_responses};
 use izwi_server::speech::{CutOff, ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
 use izwi_server::upload;
 use izwi_server::{ApiError, AppState, Lease};
 use utoipa::IntoResponses;
-use utoipa::openapi::{self, Content, RefOr, ResponseBuilder};
+use utoipa::openapi::{self, RefOr};
 
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
@@ -36,13 +35,7 @@ struct Audio;
 
 impl IntoResponses for Audio {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        let mut types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
-        types.dedup();
-        let response = ResponseBuilder::new().description("The audio, in `output_format`.");
-        let content =
-            |response: ResponseBuilder, media_type| response.content(media_type, Content::default());
-        let response = types.into_iter().fold(response, content);
-        BTreeMap::from([("200".to_owned(), response.build().into())])
+        audio_responses("The audio, in `output_format`.")
     }
 }
 

@@ -4,8 +4,6 @@
 //!
 //! A blend has no file here: its name is used as a voice, in any request.
 
-use std::collections::VecDeque;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
@@ -14,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::stream;
 use izwi_core::engine::{RequestId, SpeechOptions, SpokenWord, StreamingOutput, Task};
 use izwi_server::dto::listing::VoiceQuery;
 use izwi_server::dto::schemas;
@@ -160,16 +157,15 @@ pub(super) async fn captioned_speech(
     let request = options.into_request(text.clone()).with_id(id.clone()).with_live(is_streamed);
     let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
     let with_times = body.return_timestamps.unwrap_or(true);
-    let captions = Captions { chunks, encoded, media_type, text, with_times, words: VecDeque::new() };
+    let mut captions = Captions { encoded, media_type, text, with_times, words: Vec::new() };
     let body = if is_streamed {
-        Body::from_stream(stream::unfold(captions, |mut captions| async {
-            let part = captions.next().await?;
-            Some((part.map(|(audio, words)| line(&captions.part(&audio, words))), captions))
-        }))
+        chunks.into_body(move |chunk| {
+            let part = captions.take(chunk)?;
+            Ok(part.map(|(audio, words)| captions.line(&audio, words)).unwrap_or_default())
+        })
     } else {
         // A generation that fails halfway has been logged.
-        let whole = captions.whole().await.map_err(|_| ApiError::CutOff)?;
-        Body::from(line(&whole))
+        Body::from(captions.whole(chunks).await.map_err(|_| ApiError::CutOff)?)
     };
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(LINES));
@@ -177,65 +173,48 @@ pub(super) async fn captioned_speech(
     Ok(response)
 }
 
-fn line(part: &CaptionedSpeech) -> Bytes {
-    // Serializing strings and numbers cannot fail.
-    (serde_json::to_string(part).unwrap_or_default() + "\n").into()
-}
-
-/// Captioned speech that is generated. Dropping it aborts the request.
+/// Captioned speech that is generated.
 struct Captions {
-    chunks: SpeechChunks,
     encoded: EncodedUtterance,
     media_type: &'static str,
     text: String,
     with_times: bool,
     /// Words whose audio the encoder still holds.
-    words: VecDeque<WordTimestamp>,
+    words: Vec<WordTimestamp>,
 }
 
 /// Audio, and the words that start in it.
 type Part = (Bytes, Vec<WordTimestamp>);
 
 impl Captions {
-    /// The next part with audio or, at the end, with words; `None` after the last one, and after an error.
-    async fn next(&mut self) -> Option<Result<Part, CutOff>> {
-        loop {
-            let chunk = match self.chunks.next().await? {
-                Ok(chunk) => chunk,
-                Err(cut) => return Some(Err(cut)),
-            };
-            match self.take(&chunk) {
-                Ok(audio) if audio.is_empty() && (!chunk.is_final || self.words.is_empty()) => {}
-                Ok(audio) => return Some(Ok((audio, self.words.drain(..).collect()))),
-                Err(cut) => {
-                    self.chunks.stop();
-                    return Some(Err(cut));
-                }
-            }
-        }
-    }
-
-    fn take(&mut self, chunk: &StreamingOutput) -> Result<Bytes, CutOff> {
+    /// The part that a chunk completes, if it has audio or, at the end, words.
+    fn take(&mut self, chunk: &StreamingOutput) -> Result<Option<Part>, CutOff> {
         if self.with_times {
             let words = chunk.words.iter();
             self.words.extend(words.map(|word| WordTimestamp::new(word, &self.text, chunk.sample_rate)));
         }
-        self.encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))
+        let audio = self.encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))?;
+        let is_part = !audio.is_empty() || (chunk.is_final && !self.words.is_empty());
+        Ok(is_part.then(|| (audio, std::mem::take(&mut self.words))))
     }
 
-    fn part(&self, audio: &[u8], timestamps: Vec<WordTimestamp>) -> CaptionedSpeech {
-        CaptionedSpeech { audio: STANDARD.encode(audio), audio_format: self.media_type, timestamps }
+    fn line(&self, audio: &[u8], timestamps: Vec<WordTimestamp>) -> Bytes {
+        let part =
+            CaptionedSpeech { audio: STANDARD.encode(audio), audio_format: self.media_type, timestamps };
+        // Serializing strings and numbers cannot fail.
+        (serde_json::to_string(&part).unwrap_or_default() + "\n").into()
     }
 
     /// All parts as one.
-    async fn whole(mut self) -> Result<CaptionedSpeech, CutOff> {
+    async fn whole(mut self, mut chunks: SpeechChunks) -> Result<Bytes, CutOff> {
         let (mut audio, mut timestamps) = (Vec::new(), Vec::new());
-        while let Some(part) = self.next().await {
-            let (bytes, words) = part?;
-            audio.extend_from_slice(&bytes);
-            timestamps.extend(words);
+        while let Some(chunk) = chunks.next().await {
+            if let Some((bytes, words)) = self.take(&chunk?)? {
+                audio.extend_from_slice(&bytes);
+                timestamps.extend(words);
+            }
         }
-        Ok(self.part(&audio, timestamps))
+        Ok(self.line(&audio, timestamps))
     }
 }
 

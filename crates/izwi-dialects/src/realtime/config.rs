@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
-use izwi_server::dto::transcription::TranscriptionRequest;
+use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{check_range, non_blank};
 use izwi_server::transcription::CheckedRequest;
 use izwi_server::turns::{PcmEncoding, PcmInput, TurnOptions};
 use izwi_server::voices::OPENAI_VOICES;
-use izwi_server::{ApiError, AsrTask};
 use izwi_types::{TranscriptionOptions, excerpt};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -127,14 +126,11 @@ impl Transcription {
         const PARAM: &str = "session.audio.input.transcription";
         let TranscriptionPatch { model, language, prompt } = patch;
         let model = non_blank(model);
-        let fields = TranscriptionRequest {
-            model: Some(model.clone().unwrap_or_else(|| DEFAULT_ASR.to_owned())),
-            options: TranscriptionOptions { language, prompt, ..Default::default() },
-            // Somebody waits for the answer to a turn.
-            stream: Some(true),
-            ..TranscriptionRequest::default()
-        };
-        let request = CheckedRequest::check(fields, AsrTask::Transcribe).map_err(|error| {
+        let options = TranscriptionOptions { language, prompt, ..Default::default() };
+        // Somebody waits for the answer to a turn.
+        let request =
+            CheckedRequest::of_options(model.as_deref().unwrap_or(DEFAULT_ASR), options, None, true);
+        let request = request.map_err(|error| {
             let param = format!("{PARAM}.{}", error.param().unwrap_or("model"));
             Refusal::invalid(&param, error.to_string())
         })?;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{AudioInput, Engine, StreamingOutput, Task};
+use izwi_core::engine::{Engine, StreamingOutput, Task};
 use izwi_server::transcription::TextDeltas;
 use izwi_server::upload::Recording;
 use izwi_server::ws::outbox::Outbox;
@@ -215,7 +215,7 @@ impl Protocol for Session {
         }
         let waiting = self.transcriptions.pop_front()?;
         let ((_, asr), transcription) = self.asr.as_ref().zip(self.config.transcription.as_ref())?;
-        let recording = Recording { audio: AudioInput::File(waiting.file), param: "audio" };
+        let recording = Recording::file(waiting.file, "audio");
         let request = transcription.request.request(recording, asr);
         let (item_id, duration_ms) = (waiting.item_id, waiting.duration_ms);
         let reply = Transcribing { item_id, duration_ms, deltas: TextDeltas::default(), failure: None };

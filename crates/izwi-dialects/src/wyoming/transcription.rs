@@ -1,13 +1,12 @@
 //! One request for a transcript, and the events that answer it: `transcript-start`, `transcript-chunk` as text is
 //! transcribed, `transcript` with the whole text for clients that know no other, `transcript-stop`. Knows no socket.
 
-use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, StreamingOutput, TranscriptionOptions};
-use izwi_server::dto::transcription::TranscriptionRequest;
+use izwi_core::engine::{Engine, EngineCoreRequest, StreamingOutput, TranscriptionOptions};
 use izwi_server::extract::non_blank;
 use izwi_server::transcription::{CheckedRequest, TextDeltas};
 use izwi_server::upload;
 use izwi_server::ws::outbox::Outbox;
-use izwi_server::{ApiError, AsrTask, Lease};
+use izwi_server::{ApiError, Lease};
 use serde_json::{Map, Value, json};
 
 use super::event::{TranscribeFields, event};
@@ -33,22 +32,14 @@ impl Transcription {
     ) -> Result<Self, ApiError> {
         let language = non_blank(fields.language);
         let words = fields.transcript_names.into_iter().chain(fields.transcript_terms).flatten();
-        let checked = CheckedRequest::check(
-            TranscriptionRequest {
-                model: Some(engine.profile().model.clone()),
-                options: TranscriptionOptions {
-                    language: language.clone(),
-                    prompt: prompt(words),
-                    ..TranscriptionOptions::default()
-                },
-                // Somebody waits for the answer to a command.
-                stream: Some(true),
-                ..TranscriptionRequest::default()
-            },
-            AsrTask::Transcribe,
-        )?;
-        let recording = upload::Recording { audio: AudioInput::File(recording.finish()?), param: "audio" };
-        let request = checked.request(recording, &engine)?;
+        let options = TranscriptionOptions {
+            language: language.clone(),
+            prompt: prompt(words),
+            ..TranscriptionOptions::default()
+        };
+        // Somebody waits for the answer to a command.
+        let checked = CheckedRequest::of_options(&engine.profile().model, options, None, true)?;
+        let request = checked.request(upload::Recording::file(recording.finish()?, "audio"), &engine)?;
         Ok(Self {
             engine,
             request: Some(request),

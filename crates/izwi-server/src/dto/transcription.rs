@@ -13,31 +13,31 @@ use crate::extract::WithOptions;
 pub struct TranscriptionRequest {
     /// Id or alias of a model, from `/v1/models`; the default model without it.
     #[schema(examples("whisper-1"))]
-    pub model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The recording, as base64 or a `data:` URL. Required, unless `audio_base64` is given.
     #[schema(format = "base64-audio")]
-    pub audio: Option<String>,
+    pub(crate) audio: Option<String>,
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
-    pub audio_base64: Option<String>,
+    pub(crate) audio_base64: Option<String>,
     /// Form of the answer. `stream` allows `json` and `text`.
     #[schema(schema_with = schemas::transcript_format)]
-    pub response_format: Option<String>,
+    pub(crate) response_format: Option<String>,
     /// Whether the text is sent as server-sent events while it is recognised.
     #[schema(default = false)]
-    pub stream: Option<bool>,
+    pub(crate) stream: Option<bool>,
     #[schema(schema_with = schemas::priority)]
-    pub priority: Option<String>,
+    pub(crate) priority: Option<String>,
     /// Refused: no model here tells speakers apart.
     #[serde(alias = "known_speaker_names[]")]
     #[schema(max_items = 0)]
-    pub known_speaker_names: Option<Vec<String>>,
+    pub(crate) known_speaker_names: Option<Vec<String>>,
     /// Refused, as `known_speaker_names`.
     #[serde(alias = "known_speaker_references[]")]
     #[schema(max_items = 0)]
-    pub known_speaker_references: Option<Vec<String>>,
+    pub(crate) known_speaker_references: Option<Vec<String>>,
     #[serde(skip)]
-    pub options: TranscriptionOptions,
+    pub(crate) options: TranscriptionOptions,
 }
 
 impl WithOptions for TranscriptionRequest {

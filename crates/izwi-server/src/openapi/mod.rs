@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-pub use self::answers::{SpeechAudio, TranscriptBody};
+pub use self::answers::{SpeechAudio, TranscriptBody, audio_responses};
 pub(crate) use self::bodies::{SpeechBody, VoiceForm};
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{

@@ -152,25 +152,25 @@ impl Protocol for Chat {
         match frame {
             ClientFrame::Config(fields) => drop(self.configure(*fields, model, out)?),
             ClientFrame::Text(text) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 check_text("text", &text, self.state.config().max_input_chars)?;
                 self.configured(model, out)?;
                 self.enqueue(UserInput::Text(text))?;
             }
             ClientFrame::Audio(pcm) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 let setup = self.configured(model, out)?;
                 self.recording.push(&pcm, setup.input_rate, setup.engine.config().max_turn_duration)?;
             }
             ClientFrame::Commit => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 let Some(setup) = &self.setup else { return Err(recording::empty()) };
                 let file = self.recording.take(setup.input_rate, setup.engine.config().max_turn_duration)?;
                 self.enqueue(UserInput::Audio(file))?;
             }
             ClientFrame::Clear => self.recording.clear(),
             ClientFrame::Done => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 self.close_input();
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
@@ -295,13 +295,6 @@ impl Chat {
         answer.setup.request(self.conversation.clone())
     }
 
-    fn check_open(&self) -> Result<(), ApiError> {
-        if self.is_closed {
-            return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
-        }
-        Ok(())
-    }
-
     /// The setup; by default without one.
     fn configured(
         &mut self,
@@ -323,7 +316,7 @@ impl Chat {
         if self.setup.is_some() {
             return Err(frame::CONFIGURED);
         }
-        self.check_open()?;
+        frame::check_open(self.is_closed)?;
         let setup = Arc::new(Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?);
         let profile = setup.engine.profile();
         self.timeline.set_rate(profile.info.sample_rate_hz);

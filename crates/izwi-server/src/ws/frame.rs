@@ -15,6 +15,14 @@ pub(super) const RUNNING: ApiError =
 pub(super) const NO_MODEL: ApiError =
     ApiError::OutOfOrder("the session has no model yet; send session.config first");
 
+/// Refuses input after the end.
+pub(super) fn check_open(is_closed: bool) -> Result<(), ApiError> {
+    match is_closed {
+        false => Ok(()),
+        true => Err(ApiError::OutOfOrder("the session has ended already; open another session")),
+    }
+}
+
 /// The type of a client's frame.
 pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
     match parse_json::<Tag>(frame)?.kind {

@@ -101,20 +101,20 @@ impl Protocol for Live {
         match frame {
             ClientFrame::Config(fields) => self.configure(*fields, model, out)?,
             ClientFrame::Audio(audio) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 if self.session.is_none() {
                     self.configure(ConfigFields::default(), model, out)?;
                 }
                 self.hear(&audio, out)?;
             }
             ClientFrame::Flush => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 if let Some(session) = &mut self.session {
                     session.turns.end_turn();
                 }
             }
             ClientFrame::Done => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 self.close_input();
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
@@ -182,13 +182,6 @@ impl Protocol for Live {
 }
 
 impl Live {
-    fn check_open(&self) -> Result<(), ApiError> {
-        if self.is_closed {
-            return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
-        }
-        Ok(())
-    }
-
     fn configure(
         &mut self,
         fields: ConfigFields,
@@ -198,7 +191,7 @@ impl Live {
         if self.session.is_some() {
             return Err(frame::CONFIGURED);
         }
-        self.check_open()?;
+        frame::check_open(self.is_closed)?;
         let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
         let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
         let memory = UploadMemory::of_session(&self.state);

@@ -22,13 +22,16 @@ use crate::state::AppState;
 /// A message of the client, within the size limit.
 #[derive(Debug)]
 pub enum ClientMessage {
+    /// Text.
     Text(Utf8Bytes),
+    /// Bytes.
     Binary(Bytes),
 }
 
 /// What names a session, and the secret that continues it.
 #[derive(Debug)]
 pub struct Identity {
+    /// Names it in frames and in the log.
     pub id: RequestId,
     /// `None` if sessions cannot be continued.
     pub(crate) resume_token: Option<String>,
@@ -37,6 +40,7 @@ pub struct Identity {
 /// What the driver has to do after a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Nothing.
     None,
     /// End the current generations and drop the jobs after them. Without a current generation it does nothing.
     Interrupt,
@@ -123,6 +127,7 @@ impl Outcome {
 pub struct Finish {
     /// `Interrupted` if the client interrupted it, even where the engine had finished before it knew.
     pub reason: FinishReason,
+    /// What the engine says of it.
     pub stats: RequestStats,
     /// Whether chunks were withheld because the client interrupted.
     pub(crate) is_interrupted: bool,
@@ -159,6 +164,7 @@ pub trait Protocol: Sized + Send + 'static {
     /// What the URL and the headers of the upgrade say.
     type Opening: Send + 'static;
 
+    /// A session that begins.
     fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
 
     /// Writes the frames that greet a client, if it is greeted before its first frame.
@@ -169,6 +175,10 @@ pub trait Protocol: Sized + Send + 'static {
         Ok(())
     }
 
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It has not the shape of a frame.
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
     /// Whether a frame asks to continue another session.

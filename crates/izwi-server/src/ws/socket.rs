@@ -25,6 +25,7 @@ impl fmt::Debug for Socket {
 }
 
 impl Socket {
+    /// A connection of two halves.
     pub fn new(
         sink: impl Sink<Message, Error = axum::Error> + Send + 'static,
         incoming: impl Stream<Item = Result<Message, axum::Error>> + Send + 'static,
