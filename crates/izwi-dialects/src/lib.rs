@@ -11,24 +11,12 @@ mod elevenlabs;
 pub mod fuzzing;
 mod local;
 mod realtime;
+mod response;
 mod wyoming;
 
-use axum::Json;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
 use izwi_server::Dialects;
-use serde::Serialize;
 
 pub use self::wyoming::Wyoming;
-
-/// A response of JSON with another body, and the same status and headers.
-fn with_body(response: Response, body: &impl Serialize) -> Response {
-    let body = Json(body).into_response().into_body();
-    let mut response = response.map(|_| body);
-    // The body has another length.
-    response.headers_mut().remove(header::CONTENT_LENGTH);
-    response
-}
 
 /// Every dialect that speaks HTTP or WebSocket.
 pub const fn all() -> Dialects {

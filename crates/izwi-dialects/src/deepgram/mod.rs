@@ -27,7 +27,7 @@ use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::with_body;
+use crate::response::with_body;
 
 #[derive(Debug)]
 pub(crate) struct Deepgram;

@@ -174,7 +174,7 @@ impl Protocol for Speak {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        let text = self.text.next()?;
+        let text = self.text.next_utterance()?;
         let encoded = match self.output.encoder(self.speaker.engine.profile().info.sample_rate_hz) {
             Ok(encoded) => encoded,
             Err(error) => {

@@ -33,7 +33,7 @@ use utoipa_axum::routes;
 use self::api::{Detail, ErrorDetail, StreamQuery};
 use self::stream::Opening;
 pub(crate) use self::stream::Stream;
-use crate::with_body;
+use crate::response::with_body;
 
 /// Letters and digits of a voice id of the hosted service.
 const HOSTED_VOICE_ID_CHARS: usize = 20;

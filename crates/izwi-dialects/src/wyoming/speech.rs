@@ -138,7 +138,7 @@ impl Speech {
 
     /// The request of the next utterance, if there is enough text.
     pub(super) fn next(&mut self) -> Option<Result<(Engine, EngineCoreRequest), ApiError>> {
-        let text = self.text.next()?;
+        let text = self.text.next_utterance()?;
         match pcm(self.rate_hz) {
             Ok(encoded) => self.encoded = encoded,
             Err(error) => {

@@ -181,7 +181,7 @@ impl Protocol for Speech {
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
-        let text = self.text.next()?;
+        let text = self.text.next_utterance()?;
         let encoded = match setup.output.chunks(setup.sent_chunks) {
             Ok(encoded) => encoded,
             Err(error) => {

@@ -202,7 +202,7 @@ impl TextQueue {
     }
 
     /// The next utterance, if there is enough text for one.
-    pub fn next(&mut self) -> Option<SpokenText> {
+    pub fn next_utterance(&mut self) -> Option<SpokenText> {
         let (text, input) = match self.next_text()? {
             NextText::Whole(text) => (text, None),
             NextText::Complete(text) => {
@@ -283,7 +283,7 @@ mod tests {
         let mut queue = TextQueue::of_limits(1_000, 5_000);
         queue.set_live();
         queue.push(" The qui").unwrap();
-        assert_eq!(queue.next().unwrap().text, "The");
+        assert_eq!(queue.next_utterance().unwrap().text, "The");
         queue.push("ck fox. ").unwrap();
         assert_eq!(queue.spoken(), Some("The quick fox. "));
         assert_eq!(queue.next_text(), None, "all text went to the utterance");
