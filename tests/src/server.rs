@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use izwi_core::engine::executor::build_native;
 use izwi_core::engine::executor::simulated::{Script, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_dialects::Wyoming;
 use izwi_hub::VoiceStore;
-use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot, serve};
+use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot, TcpService, serve};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -152,7 +154,9 @@ impl TestServer {
         let address = listener.local_addr()?;
         let events = TcpListener::bind("127.0.0.1:0").await?;
         let wyoming = events.local_addr()?;
-        let listeners = Listeners { http: listener, wyoming: Some(events) };
+        let service: Arc<dyn TcpService> = Arc::new(Wyoming { zeroconf: false });
+        let services = vec![(events, service)];
+        let listeners = Listeners { http: listener, dialects: izwi_dialects::all(), services };
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
             // Dropping the sender at the end of a test stops the server.

@@ -1,6 +1,11 @@
 //! `/openapi.json`, `/docs` and `/docs/protocol.md` of a running server.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context, Result};
+use axum::Router;
+use axum::routing::get;
+use izwi_server::{AppState, ServerConfig, openapi_json, routes};
 use izwi_tests::Setup;
 use serde_json::Value;
 
@@ -48,4 +53,56 @@ async fn a_method_that_a_route_has_not_is_answered_with_those_it_has() -> Result
         }
     }
     Ok(())
+}
+
+type Routes = BTreeMap<String, BTreeSet<String>>;
+
+/// The paths and methods that a router answers, from its `Debug` form: axum tells them nowhere else.
+fn answered(router: &Router<AppState>) -> Routes {
+    let text = format!("{router:?}");
+    let text = text.split("fallback_router").next().expect("the Debug form of axum");
+    let entries = |text: &str| -> BTreeMap<String, String> {
+        let entry = |part: &str| part.split_once("): ").map(|(id, rest)| (id.to_owned(), rest.to_owned()));
+        text.split("RouteId(").skip(1).filter_map(entry).collect()
+    };
+    let (routers, rest) = text.split_once("node: Node { paths: {").expect("the Debug form of axum");
+    let paths = entries(rest);
+    let routers = entries(routers);
+    let methods = |id: &String| {
+        let allowed = routers[id].split("allow_header: Bytes(b\"").nth(1).expect("methods");
+        let allowed = allowed.split('"').next().unwrap_or_default();
+        allowed.split(',').filter(|method| *method != "HEAD").map(str::to_lowercase).collect()
+    };
+    let path = |text: &String| text.split('"').nth(1).unwrap_or_default().to_owned();
+    paths
+        .iter()
+        .filter(|(id, _)| routers.contains_key(*id))
+        .map(|(id, text)| (path(text), methods(id)))
+        .collect()
+}
+
+#[test]
+fn every_route_is_in_the_document_and_nothing_else() -> Result<()> {
+    let (config, dialects) = (ServerConfig::default(), izwi_dialects::all());
+    let found = answered(&routes(&config, dialects).into());
+    assert!(found.len() > 10 && found["/v1/audio/voices"].len() == 2, "{found:?}");
+    let document: Value = serde_json::from_str(&openapi_json(&config, dialects)?)?;
+    let documented: Routes = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(path, item)| (path.clone(), item.as_object().unwrap().keys().cloned().collect()))
+        .collect();
+    assert_eq!(
+        found, documented,
+        "annotate the handler with #[utoipa::path] and add it with routes!(handler)"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_route_without_an_annotation_is_found() {
+    let router = Router::new().route("/v1/plain", get(async || ()).post(async || ()));
+    let methods = BTreeSet::from(["get".to_owned(), "post".to_owned()]);
+    assert_eq!(answered(&router), BTreeMap::from([("/v1/plain".to_owned(), methods)]));
 }

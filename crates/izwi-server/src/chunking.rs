@@ -14,7 +14,7 @@ const DEFAULT_CHUNK_MS: u64 = 200;
 
 /// Lengths of chunks, in samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ChunkSizes {
+pub struct ChunkSizes {
     first: Option<usize>,
     /// `None` for the engine's setting.
     others: Option<usize>,
@@ -23,7 +23,7 @@ pub(crate) struct ChunkSizes {
 impl ChunkSizes {
     /// Reads `chunk_ms` and `first_chunk_ms`. The first chunk is as long as the others without a length of its own, and
     /// may not be longer.
-    pub(crate) fn resolve(
+    pub fn resolve(
         chunk_ms: Option<u64>,
         first_chunk_ms: Option<u64>,
         sample_rate_hz: u32,
@@ -54,7 +54,7 @@ impl ChunkSizes {
     }
 
     /// The request with chunks of these lengths.
-    pub(crate) fn of(self, request: EngineCoreRequest) -> EngineCoreRequest {
+    pub fn of(self, request: EngineCoreRequest) -> EngineCoreRequest {
         let mut request = request.with_first_chunk_samples(self.first);
         request.chunk_samples = self.others;
         request

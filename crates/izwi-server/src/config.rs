@@ -59,9 +59,6 @@ pub struct ServerConfig {
     /// The most characters of text over the whole of a WebSocket session.
     pub max_session_chars: usize,
 
-    /// Whether the Wyoming port is announced by multicast DNS.
-    pub wyoming_zeroconf: bool,
-
     /// How long a request's head may take.
     pub header_timeout: Duration,
     /// How long a connection is kept for a next request.
@@ -152,7 +149,7 @@ impl ServerConfig {
     }
 
     /// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
-    pub(crate) fn max_request_bytes(&self) -> usize {
+    pub fn max_request_bytes(&self) -> usize {
         (self.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(self.max_body_bytes)
     }
 
@@ -188,7 +185,6 @@ impl Default for ServerConfig {
             max_sessions: 256,
             max_frame_bytes: 256 << 10,
             max_session_chars: 100_000,
-            wyoming_zeroconf: false,
             header_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
             min_body_rate: 4_096,

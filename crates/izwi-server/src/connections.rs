@@ -240,12 +240,13 @@ fn show(table: &Table) {
 }
 
 /// The place of one connection, until it is dropped.
-pub(crate) struct Place {
+pub struct Place {
     connections: Connections,
     id: u64,
     /// Whether it is kept for probes.
     pub(crate) is_probe: bool,
-    pub(crate) peer: Peer,
+    /// Who has it.
+    pub peer: Peer,
     evicted: Arc<Notify>,
 }
 
@@ -257,7 +258,7 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Waits until another connection gets the place. Cancel-safe.
-    pub(crate) async fn evicted(&self) {
+    pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
@@ -275,12 +276,12 @@ impl Place {
     }
 
     /// The response has ended.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.set_phase(Phase::KeepAlive);
     }
 
     /// The connection becomes a session.
-    pub(crate) fn upgrade(&self) {
+    pub fn upgrade(&self) {
         self.set_phase(Phase::Session);
     }
 

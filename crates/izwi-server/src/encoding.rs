@@ -15,19 +15,19 @@ const HTTP_DEFAULT: &str = "mp3";
 const SESSION_DEFAULT: &str = "pcm";
 
 /// Reads `response_format` of an HTTP request: a format with its media type.
-pub(crate) fn for_http(name: Option<&str>) -> Result<(&'static Format, &'static str), ApiError> {
+pub fn for_http(name: Option<&str>) -> Result<(&'static Format, &'static str), ApiError> {
     let offered = http_formats();
     let found = offered.clone().find(|(format, _)| format.name == name.unwrap_or(HTTP_DEFAULT));
     found.ok_or_else(|| unsupported(name, offered.map(|(format, _)| format)))
 }
 
 /// The formats that an HTTP request can ask for, with their media types.
-pub(crate) fn http_formats() -> impl Iterator<Item = (&'static Format, &'static str)> + Clone {
+pub fn http_formats() -> impl Iterator<Item = (&'static Format, &'static str)> + Clone {
     streamed().filter_map(|format| Some((format, format.media_type?)))
 }
 
 /// Reads `response_format` of a WebSocket session.
-pub(crate) fn for_session(name: Option<&str>) -> Result<&'static Format, ApiError> {
+pub fn for_session(name: Option<&str>) -> Result<&'static Format, ApiError> {
     let found = streamed().find(|format| format.name == name.unwrap_or(SESSION_DEFAULT));
     found.ok_or_else(|| unsupported(name, streamed()))
 }
@@ -46,7 +46,7 @@ fn unsupported(name: Option<&str>, offered: impl Iterator<Item = &'static Format
 
 /// A format with its rates, checked for a model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OutputFormat {
+pub struct OutputFormat {
     pub(crate) format: &'static Format,
     /// Sample rate of what is sent.
     pub(crate) sample_rate_hz: u32,
@@ -55,7 +55,7 @@ pub(crate) struct OutputFormat {
 
 impl OutputFormat {
     /// Checks `sample_rate` in Hz and `bit_rate` in bits per second for streams of a model's samples.
-    pub(crate) fn resolve(
+    pub fn resolve(
         format: &'static Format,
         sample_rate: Option<u32>,
         bit_rate: Option<u32>,
@@ -67,7 +67,7 @@ impl OutputFormat {
     }
 
     /// The encoder of one utterance whose bytes are sent as they come.
-    pub(crate) fn utterance(&self) -> Result<EncodedUtterance, ApiError> {
+    pub fn utterance(&self) -> Result<EncodedUtterance, ApiError> {
         EncodedUtterance::with(self.format, self.config)
     }
 
@@ -89,16 +89,16 @@ fn refused(error: EncodeError) -> ApiError {
 
 /// The encoded stream of one utterance.
 #[derive(Debug)]
-pub(crate) struct EncodedUtterance(Box<dyn Encoder>);
+pub struct EncodedUtterance(Box<dyn Encoder>);
 
 impl EncodedUtterance {
     /// An utterance whose samples have the rate of `config`.
-    pub(crate) fn with(format: &Format, config: EncoderConfig) -> Result<Self, ApiError> {
+    pub fn with(format: &Format, config: EncoderConfig) -> Result<Self, ApiError> {
         format.encoder(&config).map(Self).map_err(refused)
     }
 
     /// The bytes of the next chunk; with the final chunk the end of the stream.
-    pub(crate) fn encode(&mut self, chunk: &StreamingOutput) -> Result<Bytes, EncodeError> {
+    pub fn encode(&mut self, chunk: &StreamingOutput) -> Result<Bytes, EncodeError> {
         let mut bytes = self.0.push(&chunk.samples)?;
         if chunk.is_final {
             bytes.extend(self.0.finish()?);

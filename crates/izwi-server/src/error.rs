@@ -265,16 +265,23 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    pub(crate) fn invalid(param: &str, message: impl Into<String>) -> Self {
+    /// A parameter that cannot be used.
+    pub fn invalid(param: &str, message: impl Into<String>) -> Self {
         Self::Invalid { param: param.to_owned(), message: message.into() }
     }
 
-    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+    /// A frame of a type that is none of `known`.
+    pub fn unknown_frame(kind: &str, known: &'static str) -> Self {
+        Self::UnknownFrame { kind: excerpt(kind), known }
+    }
+
+    /// Too much work; the client may try again.
+    pub fn overloaded(message: impl Into<String>) -> Self {
         Self::Overloaded { message: message.into(), retry_after: Duration::from_secs(1), by_engine: false }
     }
 
     /// Translates an engine's error. Internal details go to the log, under the request's id.
-    pub(crate) fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
+    pub fn from_engine(error: EngineError, model: &str, request: &RequestId) -> Self {
         match error {
             EngineError::InvalidRequest { param, message } => Self::Invalid { param, message },
             EngineError::Audio(error) => Self::Audio { param: "audio", error },
@@ -323,7 +330,7 @@ impl ApiError {
     }
 
     /// The same error about a recording, under the name of the field that carried it.
-    pub(crate) fn about_recording(self, field: &'static str) -> Self {
+    pub fn about_recording(self, field: &'static str) -> Self {
         match self {
             Self::Audio { error, .. } => Self::Audio { param: field, error },
             Self::Invalid { param, message } if matches!(param.as_str(), "audio" | "ref_audio") => {
@@ -349,7 +356,7 @@ impl ApiError {
     }
 
     /// Logs details that must not leave the process, and keeps the id.
-    pub(crate) fn internal(details: &str, request: &RequestId) -> Self {
+    pub fn internal(details: &str, request: &RequestId) -> Self {
         tracing::error!(request = %request, details, "request failed");
         Self::Internal(request.clone())
     }
@@ -454,12 +461,12 @@ impl ApiError {
     }
 
     /// The message for clients, of bounded length.
-    pub(crate) fn message(&self) -> String {
+    pub fn message(&self) -> String {
         bounded(self, MAX_MESSAGE_CHARS)
     }
 
     /// The body of the response, of bounded length.
-    pub(crate) fn envelope(&self) -> ErrorEnvelope {
+    pub fn envelope(&self) -> ErrorEnvelope {
         let (_, kind, code) = self.class();
         let param = self.param().map(excerpt);
         ErrorEnvelope { error: ErrorBody { message: self.message(), kind, param, code } }
@@ -485,7 +492,7 @@ impl ApiError {
     }
 
     /// Counts it in `izwi_requests_rejected_total`, unless the engine counted it or it rejects no request.
-    pub(crate) fn count(&self) {
+    pub fn count(&self) {
         let reason = match self {
             Self::NotReady { .. } | Self::Internal(_) => return,
             Self::ModelUnavailable(_) | Self::ModelGivenUp(_) => return,

@@ -18,10 +18,11 @@ const MAX_JSON_ERROR_CHARS: usize = 200;
 
 /// The `Content-Type` of a request.
 #[derive(Debug)]
-pub(crate) struct ContentType(Option<String>);
+pub struct ContentType(Option<String>);
 
 impl ContentType {
-    pub(crate) fn of(request: &Request) -> Self {
+    /// That of a request.
+    pub fn of(request: &Request) -> Self {
         let value = request.headers().get(header::CONTENT_TYPE);
         Self(value.map(|value| value.to_str().unwrap_or("(not text)").to_owned()))
     }
@@ -32,7 +33,8 @@ impl ContentType {
         text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
-    pub(crate) fn is_json(&self) -> bool {
+    /// Whether the body is JSON.
+    pub fn is_json(&self) -> bool {
         let essence = self.essence();
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
     }
@@ -49,12 +51,20 @@ impl ContentType {
 }
 
 /// A text that is not blank: SDKs send an empty string for an absent member.
-pub(crate) fn non_blank(text: Option<String>) -> Option<String> {
+pub fn non_blank(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.trim().is_empty())
 }
 
+/// A value that a request must have.
+///
+/// # Errors
+/// It is missing.
+pub fn required<T>(param: &str, value: Option<T>) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::invalid(param, format!("{param} is missing; it is required")))
+}
+
 /// Refuses a value outside `range`, in the name of the field.
-pub(crate) fn check_range<T: PartialOrd + Display>(
+pub fn check_range<T: PartialOrd + Display>(
     param: &str,
     value: T,
     range: &RangeInclusive<T>,
@@ -73,12 +83,12 @@ pub(crate) fn parse_priority(name: Option<&str>) -> Result<Priority, ApiError> {
 }
 
 /// Reads a JSON object; the error names a member of the wrong type by its path.
-pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(parse_json_telling(bytes)?.0)
 }
 
 /// As [`parse_json`], with the members that nothing reads.
-pub(crate) fn parse_json_telling<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, IgnoredFields), ApiError> {
+pub fn parse_json_telling<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, IgnoredFields), ApiError> {
     expect_object(bytes)?;
     let mut ignored = IgnoredFields::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -101,7 +111,7 @@ pub(crate) fn parse_json_telling<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T
 }
 
 /// What is wrong with JSON: with a long value cut, and with what was expected.
-pub(crate) fn shortened(error: &serde_json::Error) -> String {
+pub fn shortened(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
         Some((found, expected)) if text.len() > MAX_JSON_ERROR_CHARS => {
@@ -148,7 +158,7 @@ pub(crate) fn parse_with_options_telling<T: WithOptions>(
 
 /// A path parameter.
 #[derive(Debug)]
-pub(crate) struct ApiPath(pub(crate) String);
+pub struct ApiPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for ApiPath {
     type Rejection = ApiError;
@@ -163,7 +173,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ApiPath {
 
 /// Query parameters.
 #[derive(Debug)]
-pub(crate) struct ApiQuery<T>(pub(crate) T);
+pub struct ApiQuery<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
     type Rejection = ApiError;

@@ -22,11 +22,11 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'
 
 /// Names of ignored fields, in order of the alphabet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct IgnoredFields(BTreeSet<String>);
+pub struct IgnoredFields(BTreeSet<String>);
 
 impl IgnoredFields {
     /// Adds a field by its path.
-    pub(crate) fn add(&mut self, name: &str) {
+    pub fn add(&mut self, name: &str) {
         if self.0.len() < MAX_SEEN {
             // Serde writes `?` for the content of an optional field.
             self.0.insert(excerpt(&name.replace(".?", "")));
@@ -45,7 +45,7 @@ impl IgnoredFields {
     }
 
     /// The response header; none without ignored fields.
-    pub(crate) fn headers(&self) -> HeaderMap {
+    pub fn headers(&self) -> HeaderMap {
         let names = self.0.iter().take(MAX_NAMES).map(|name| utf8_percent_encode(name, ENCODED).to_string());
         let names: Vec<String> = names.collect();
         let mut headers = HeaderMap::new();
@@ -67,12 +67,12 @@ fn is_plain(name: &str) -> bool {
 
 /// The names that were logged already.
 #[derive(Debug, Default)]
-pub(crate) struct IgnoredLog(Mutex<BTreeSet<String>>);
+pub struct IgnoredLog(Mutex<BTreeSet<String>>);
 
 impl IgnoredLog {
     /// Logs names that were not logged before, up to a limit. They are the client's and may be anything, a text too: names
     /// that look like those of fields are logged at `debug` alone, others never.
-    pub(crate) fn note(&self, ignored: &IgnoredFields) {
+    pub fn note(&self, ignored: &IgnoredFields) {
         for name in self.new_names(ignored) {
             tracing::debug!(
                 field = name,

@@ -8,7 +8,7 @@ use crate::state::AppState;
 
 /// Marks a request that may bring its key later, in a message. Until it does, nothing may be done for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LateKey {
+pub struct LateKey {
     peer: Option<Peer>,
 }
 
@@ -19,13 +19,13 @@ impl LateKey {
     }
 
     /// Whether `key` is right, from a peer that may still try. Counts nothing.
-    pub(crate) fn is_right(self, state: &AppState, key: &str, now: Instant) -> bool {
+    pub fn is_right(self, state: &AppState, key: &str, now: Instant) -> bool {
         let may_try = self.peer.is_none_or(|peer| state.key_throttle().check(peer, now).is_ok());
         may_try && state.api_key().is_some_and(|expected| expected.is(key))
     }
 
     /// Checks the key of a message as that of a request is checked.
-    pub(crate) fn check(self, state: &AppState, key: Option<&str>, now: Instant) -> Result<(), ApiError> {
+    pub fn check(self, state: &AppState, key: Option<&str>, now: Instant) -> Result<(), ApiError> {
         let Some(key) = key else { return Err(ApiError::Unauthorized) };
         if let Some(peer) = self.peer {
             let throttled = state.key_throttle().check(peer, now);

@@ -7,52 +7,55 @@
 
 mod access;
 mod bare_errors;
-mod chunking;
+pub mod chunking;
 mod config;
-mod connections;
-mod dialects;
-mod dto;
-mod encoding;
+pub mod connections;
+mod dialect;
+pub mod dto;
+pub mod encoding;
 mod error;
-mod extract;
+pub mod extract;
 mod graceful_close;
 mod held_body;
-mod ignored;
+pub mod ignored;
 mod json_size;
-mod late_key;
+pub mod late_key;
 mod live;
-mod metrics;
+pub mod metrics;
 mod middleware;
 mod net;
-mod openapi;
+pub mod openapi;
 mod page;
 mod peer;
 mod pulls;
-mod record;
+pub mod record;
 mod registry;
-mod routes;
+pub mod routes;
 mod serve;
 mod slow_body;
-mod speech;
+pub mod speech;
 mod state;
-mod stats_headers;
+pub mod stats_headers;
 mod traces;
 mod transcript_format;
-mod transcription;
-mod turns;
-mod upload;
-mod voices;
-mod ws;
+pub mod transcription;
+pub mod turns;
+pub mod upload;
+pub mod voices;
+pub mod ws;
 
 pub use access::{
     BindError, HostError, KeyError, OriginError, check_allowed_host, check_allowed_origin, check_bind,
     check_key,
 };
 pub use config::{FilesError, InstanceError, ServerConfig, check_instance};
+pub use dialect::{Dialect, Dialects, TcpService};
 pub use error::ApiError;
 pub use metrics::{Recorder, RecorderError};
-pub use registry::{ASR_ALIASES, Loader, Offer, Registry, RegistryConfig, RestartPolicy, Slot, TTS_ALIASES};
-pub use routes::{openapi_json, router};
+pub use registry::{
+    ASR_ALIASES, BLENDING, Lease, Loader, Offer, Registry, RegistryConfig, RestartPolicy, Slot, TTS_ALIASES,
+};
+pub use routes::{openapi_json, router, routes};
 pub use serve::{Listeners, ServeError, serve};
 pub use state::AppState;
 pub use traces::{Traces, TracesError};

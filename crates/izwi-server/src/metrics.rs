@@ -49,7 +49,7 @@ pub(crate) fn move_detached(by: f64) {
 }
 
 /// Counts an interruption by the listener.
-pub(crate) fn count_interrupt(task: Task) {
+pub fn count_interrupt(task: Task) {
     counter!("izwi_interrupts_total", "task" => task.name()).increment(1);
 }
 

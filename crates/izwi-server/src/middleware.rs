@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use izwi_core::engine::RequestId;
 
 use crate::access::Presented;
-use crate::dialects;
+use crate::dialect::Dialects;
 use crate::dto::ticket::{InstanceQuery, TicketQuery};
 use crate::error::ApiError;
 use crate::held_body::HeldBody;
@@ -96,12 +96,17 @@ pub(crate) async fn check_host_and_origin(
 }
 
 /// Middleware: requires the key or, for a WebSocket, a ticket, if a key is set. A peer that has sent too many wrong keys is refused for a while.
-pub(crate) async fn check_key(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn check_key(
+    State((state, dialects)): State<(AppState, Dialects)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(key) = state.api_key() else { return next.run(request).await };
     let (peer, now) = (request.extensions().get::<Client>().map(|client| client.peer), Instant::now());
     let presented = key.check(request.headers());
     let ticket = ticket(&request).filter(|_| presented == Presented::Nothing);
-    if presented == Presented::Nothing && ticket.is_none() && dialects::takes_late_key(request.uri().path()) {
+    let may_be_late = presented == Presented::Nothing && ticket.is_none();
+    if may_be_late && dialects.take_late_key(request.uri().path()) {
         let mut request = request;
         request.extensions_mut().insert(LateKey::new(peer));
         return next.run(request).await;

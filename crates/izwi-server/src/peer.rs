@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// A peer: an IPv4 address, the first 64 bits of an IPv6 address (one host has them all), or this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Peer(IpAddr);
+pub struct Peer(IpAddr);
 
 impl Peer {
     pub(crate) fn of(address: IpAddr) -> Self {

@@ -38,7 +38,7 @@ const SOCKET: &str = "TCP";
 
 /// Handle to a record.
 #[derive(Debug, Clone)]
-pub(crate) struct RequestRecord(Arc<Record>);
+pub struct RequestRecord(Arc<Record>);
 
 #[derive(Debug)]
 struct Record {
@@ -87,12 +87,7 @@ impl Findings {
 
 impl RequestRecord {
     /// The record of a session that no WebSocket carries.
-    pub(crate) fn of_session(
-        config: &ServerConfig,
-        id: RequestId,
-        protocol: &'static str,
-        peer: Peer,
-    ) -> Self {
+    pub fn of_session(config: &ServerConfig, id: RequestId, protocol: &'static str, peer: Peer) -> Self {
         let (route, peer) = (protocol.to_owned(), peer.class());
         let origin = Origin { id, method: SOCKET, route, peer, is_probe: false };
         Self::begin(config, origin, &HeaderMap::new())
@@ -182,7 +177,7 @@ pub(crate) async fn keep(record: RequestRecord, request: Request, next: Next) ->
 }
 
 /// Runs `work`, which adds to the record, if there is one.
-pub(crate) async fn within<F: Future>(record: Option<RequestRecord>, work: F) -> F::Output {
+pub async fn within<F: Future>(record: Option<RequestRecord>, work: F) -> F::Output {
     match record {
         Some(record) => CURRENT.scope(record, work).await,
         None => work.await,
@@ -200,7 +195,7 @@ pub(crate) fn uses_model(name: &str) {
 }
 
 /// A generation has ended, with `reason` for the client.
-pub(crate) fn generated(engine: &Engine, stats: &RequestStats, reason: FinishReason) {
+pub fn generated(engine: &Engine, stats: &RequestStats, reason: FinishReason) {
     let model = &engine.profile().model;
     find(|findings| {
         findings.model = Some(model.clone());

@@ -3,11 +3,12 @@
 //! Every connection is accepted, so that none waits unseen; [`connections`](crate::connections) decides which may stay.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -26,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
-use crate::dialects::wyoming;
+use crate::dialect::{Dialects, TcpService};
 use crate::held_body::HeldBody;
 use crate::metrics::Recorder;
 use crate::net::ServerStream;
@@ -54,18 +55,20 @@ pub enum ServeError {
     Listener(#[source] io::Error),
 }
 
-/// What a server listens on.
+/// The ports of a server, and what it serves on them.
 #[derive(Debug)]
 pub struct Listeners {
     /// HTTP and WebSocket.
     pub http: TcpListener,
-    /// The Wyoming protocol, if it is served.
-    pub wyoming: Option<TcpListener>,
+    /// Interfaces of other services on the same port.
+    pub dialects: Dialects,
+    /// Protocols with ports of their own.
+    pub services: Vec<(TcpListener, Arc<dyn TcpService>)>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(http: TcpListener) -> Self {
-        Self { http, wyoming: None }
+        Self { http, dialects: Dialects::default(), services: Vec::new() }
     }
 }
 
@@ -83,10 +86,12 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let listeners = listeners.into();
     let address = listeners.http.local_addr().map_err(ServeError::Listener)?;
-    let wyoming = listeners.wyoming.as_ref().map(TcpListener::local_addr).transpose();
-    let wyoming = wyoming.map_err(ServeError::Listener)?;
+    let local_addr = |(listener, _): &(TcpListener, _)| listener.local_addr();
+    let ports: Result<Vec<_>, _> = listeners.services.iter().map(local_addr).collect();
+    let ports = ports.map_err(ServeError::Listener)?;
     let drain_timeout = config.drain_timeout;
-    let server = Server::new(&config, AppState::new(config.clone(), registry, recorder, Some(address)));
+    let state = AppState::new(config.clone(), registry, recorder, Some(address));
+    let server = Server::new(&config, state, listeners.dialects);
     let state = server.state.clone();
     let limits = Limits::of(&config);
     tracing::info!(
@@ -96,15 +101,16 @@ pub async fn serve(
         open_files = config.max_open_files,
         "listening"
     );
-    if let Some(address) = wyoming {
-        tracing::info!(%address, "listening for wyoming");
-    }
-    let announcement = wyoming.filter(|_| config.wyoming_zeroconf).and_then(wyoming::announce);
+    let announce = |((_, service), address): (&(_, Arc<dyn TcpService>), _)| {
+        tracing::info!(%address, "listening for {}", service.name());
+        service.announce(address)
+    };
+    let announcements: Vec<_> = listeners.services.iter().zip(ports).filter_map(announce).collect();
     let draining = async {
         shutdown.await;
         tracing::info!("shutting down");
         state.begin_drain();
-        drop(announcement);
+        drop(announcements);
         if tokio::time::timeout(drain_timeout, state.drained()).await.is_err() {
             tracing::warn!(?drain_timeout, "requests were still open when the drain timeout elapsed");
         }
@@ -131,7 +137,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(config: &ServerConfig, state: AppState) -> Self {
+    fn new(config: &ServerConfig, state: AppState, dialects: Dialects) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             // The places have the timeouts of heads and of idle connections.
@@ -139,7 +145,7 @@ impl Server {
             .max_header_size(config.max_header_bytes)
             .max_buf_size(READ_BUFFER + config.max_header_bytes);
         Self {
-            router: router(state.clone()),
+            router: router(state.clone(), dialects),
             state,
             http,
             send_timeout: config.send_timeout,
@@ -176,8 +182,8 @@ impl Server {
                     Ok((stream, address)) => self.open(stream, address.ip()),
                     Err(error) => self.relieve(&error).await,
                 },
-                accepted = accept(listeners.wyoming.as_ref()) => match accepted {
-                    Ok((stream, address)) => self.open_wyoming(stream, address.ip()),
+                accepted = accept(&listeners.services) => match accepted {
+                    Ok((service, stream, address)) => self.open_service(service, stream, address.ip()),
                     Err(error) => self.relieve(&error).await,
                 },
             }
@@ -208,18 +214,19 @@ impl Server {
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
-    fn open_wyoming(&mut self, stream: TcpStream, address: IpAddr) {
+    fn open_service(&mut self, service: &Arc<dyn TcpService>, stream: TcpStream, address: IpAddr) {
         let place = self.places.admit(Peer::of(address));
         let Some(place) = place.filter(|place| !place.is_probe) else {
-            tracing::debug!(%address, "wyoming connection refused: every place serves a request");
+            tracing::debug!(%address, "{} connection refused: every place serves a request", service.name());
             return;
         };
         // As in `open`.
         let _ = stream.set_nodelay(true);
-        let (state, mut closing) = (self.state.clone(), self.closing.subscribe());
+        let (served, mut closing) =
+            (service.serve(self.state.clone(), stream, place), self.closing.subscribe());
         self.connections.spawn(async move {
             tokio::select! {
-                () = wyoming::serve(state, stream, place) => {}
+                () = served => {}
                 () = closed(&mut closing) => {}
             }
         });
@@ -288,12 +295,19 @@ impl Drop for Served {
     }
 }
 
-/// The next connection; waits for ever without a listener.
-async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
-    }
+/// The next connection to a service; waits for ever without one.
+async fn accept(
+    services: &[(TcpListener, Arc<dyn TcpService>)],
+) -> io::Result<(&Arc<dyn TcpService>, TcpStream, SocketAddr)> {
+    poll_fn(|context| {
+        for (listener, service) in services {
+            if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                return Poll::Ready(accepted.map(|(stream, address)| (service, stream, address)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 async fn closed(closing: &mut watch::Receiver<bool>) {

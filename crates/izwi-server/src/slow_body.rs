@@ -107,6 +107,7 @@ mod tests {
 
     use super::*;
     use crate::config::ServerConfig;
+    use crate::dialect::Dialects;
     use crate::metrics::Recorder;
     use crate::registry::{Registry, RegistryConfig};
     use crate::routes::router;
@@ -172,7 +173,7 @@ mod tests {
         let registry = Registry::new(RegistryConfig::new("m"));
         let config = ServerConfig { body_timeout: Duration::from_secs(300), ..Default::default() };
         let state = AppState::new(config, registry, Recorder::install().unwrap(), None);
-        let service = TowerToHyperService::new(router(state));
+        let service = TowerToHyperService::new(router(state, Dialects::default()));
         for (path, kind) in [
             ("/v1/audio/transcriptions", "application/json"),
             ("/v1/audio/transcriptions", "multipart/form-data; boundary=x"),

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::HeaderMap;
+use bytes::Bytes;
+use futures::stream;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineError, FinishReason, GenerationParams, ReferenceAudio, RequestId,
@@ -12,6 +15,7 @@ use izwi_types::{TextNotes, excerpt, languages};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::encoding::EncodedUtterance;
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
 use crate::record;
@@ -118,7 +122,7 @@ pub(crate) struct VoiceChoice {
 
 /// Speech options checked against a model.
 #[derive(Debug, Clone)]
-pub(crate) struct ResolvedSpeechOptions {
+pub struct ResolvedSpeechOptions {
     /// The engine's request without its text.
     template: EngineCoreRequest,
     voice_name: String,
@@ -126,6 +130,13 @@ pub(crate) struct ResolvedSpeechOptions {
     has_transcript: bool,
     /// Names of the fields that have no effect.
     ignored: Vec<&'static str>,
+}
+
+impl Default for ResolvedSpeechOptions {
+    fn default() -> Self {
+        let template = EngineCoreRequest::tts("");
+        Self { template, voice_name: "default".to_owned(), has_transcript: false, ignored: Vec::new() }
+    }
 }
 
 impl ResolvedSpeechOptions {
@@ -183,20 +194,21 @@ impl ResolvedSpeechOptions {
         Ok(Self { template, voice_name, has_transcript, ignored })
     }
 
+    /// Checks options against the model's abilities, in a voice that was looked up.
+    ///
+    /// # Errors
+    /// The model does not take the options.
+    pub fn of_voice(options: SpeechOptions, voice: Option<Voice>, engine: &Engine) -> Result<Self, ApiError> {
+        Self::resolve(options, VoiceChoice { voice, cloning: Cloning::default() }, None, engine)
+    }
+
     /// Names of the fields that have no effect.
-    pub(crate) fn ignored(&self) -> &[&'static str] {
+    pub fn ignored(&self) -> &[&'static str] {
         &self.ignored
     }
 
-    /// Options that no model has checked.
-    #[cfg(test)]
-    pub(crate) fn for_tests() -> Self {
-        let template = EngineCoreRequest::tts("");
-        Self { template, voice_name: String::new(), has_transcript: false, ignored: Vec::new() }
-    }
-
     /// Whether `engine` can speak text in this voice as it arrives.
-    pub(crate) fn appends_text(&self, engine: &Engine) -> bool {
+    pub fn appends_text(&self, engine: &Engine) -> bool {
         let is_whole = self.template.options.non_streaming_mode == Some(true);
         engine.profile().info.appends_text && !self.has_transcript && !is_whole
     }
@@ -207,12 +219,12 @@ impl ResolvedSpeechOptions {
     }
 
     /// The engine's request for a single utterance; moves the recording into it.
-    pub(crate) fn into_request(self, text: String) -> EngineCoreRequest {
+    pub fn into_request(self, text: String) -> EngineCoreRequest {
         EngineCoreRequest { text: Some(text), ..self.template }
     }
 
     /// The engine's request for one utterance.
-    pub(crate) fn request(&self, text: String) -> EngineCoreRequest {
+    pub fn request(&self, text: String) -> EngineCoreRequest {
         EngineCoreRequest { id: RequestId::random(), ..self.clone().into_request(text) }
     }
 }
@@ -227,7 +239,7 @@ pub(crate) fn check_sampling(params: &GenerationParams) -> Result<(), ApiError> 
 }
 
 /// Refuses text that is blank or too long.
-pub(crate) fn check_text(param: &str, text: &str, max_chars: usize) -> Result<(), ApiError> {
+pub fn check_text(param: &str, text: &str, max_chars: usize) -> Result<(), ApiError> {
     if text.trim().is_empty() {
         return Err(ApiError::invalid(param, format!("{param} is empty; send some text")));
     }
@@ -326,19 +338,21 @@ fn silence(
 /// Generation failed halfway. The connection is cut, so that no client takes the audio for complete.
 #[derive(Debug, thiserror::Error)]
 #[error("generation was cut off")]
-pub(crate) struct CutOff;
+pub struct CutOff;
 
 impl CutOff {
     /// Logs why a chunk could not be encoded.
-    pub(crate) fn encoding(error: &EncodeError) -> Self {
+    pub fn encoding(error: &EncodeError) -> Self {
         tracing::error!(%error, "audio could not be encoded");
         Self
     }
 }
 
 /// The chunks of a generation whose first one has arrived. Dropping them aborts the request.
-pub(crate) struct SpeechChunks {
-    pub(crate) engine: Lease,
+#[derive(Debug)]
+pub struct SpeechChunks {
+    /// The engine that generates them.
+    pub engine: Lease,
     first: Option<StreamingOutput>,
     rest: mpsc::Receiver<StreamingOutput>,
     is_over: bool,
@@ -346,17 +360,13 @@ pub(crate) struct SpeechChunks {
 
 impl SpeechChunks {
     /// Submits a request as [`begin`] does, and keeps the lease until the last chunk.
-    pub(crate) async fn begin(
-        engine: Lease,
-        request: EngineCoreRequest,
-        limit: Duration,
-    ) -> Result<Self, ApiError> {
+    pub async fn begin(engine: Lease, request: EngineCoreRequest, limit: Duration) -> Result<Self, ApiError> {
         let (first, rest) = begin(&engine, request, limit).await?;
         Ok(Self { engine, first: Some(first), rest, is_over: false })
     }
 
     /// Headers about the text and the prediction, until the first chunk is taken.
-    pub(crate) fn headers(&self, state: &AppState) -> HeaderMap {
+    pub fn headers(&self, state: &AppState) -> HeaderMap {
         let Some(first) = &self.first else { return HeaderMap::new() };
         let foreign = first.notes.foreign.first();
         let suggested = foreign.and_then(|code| state.speaker_of(code));
@@ -366,7 +376,7 @@ impl SpeechChunks {
     }
 
     /// The next chunk; `None` after the last one, and after an error.
-    pub(crate) async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
+    pub async fn next(&mut self) -> Option<Result<StreamingOutput, CutOff>> {
         if self.is_over {
             return None;
         }
@@ -392,9 +402,30 @@ impl SpeechChunks {
     }
 
     /// Gives no further chunk.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.is_over = true;
     }
+
+    /// A body of what `encode` makes of each chunk, as the chunks come.
+    pub fn into_body(
+        self,
+        encode: impl FnMut(&StreamingOutput) -> Result<Bytes, CutOff> + Send + 'static,
+    ) -> Body {
+        Body::from_stream(stream::unfold((self, encode), |(mut chunks, mut encode)| async move {
+            let bytes = chunks.next().await?.and_then(|chunk| encode(&chunk));
+            if bytes.is_err() {
+                chunks.stop();
+            }
+            Some((bytes, (chunks, encode)))
+        }))
+    }
+}
+
+/// The audio of each chunk alone, for [`SpeechChunks::into_body`].
+pub fn audio_of(
+    mut encoded: EncodedUtterance,
+) -> impl FnMut(&StreamingOutput) -> Result<Bytes, CutOff> + Send {
+    move |chunk| encoded.encode(chunk).map_err(|error| CutOff::encoding(&error))
 }
 
 fn has_failed(chunk: &StreamingOutput) -> bool {

@@ -85,7 +85,8 @@ impl AppState {
         Self { inner: Arc::new(inner) }
     }
 
-    pub(crate) fn config(&self) -> &ServerConfig {
+    /// The configuration of the server.
+    pub fn config(&self) -> &ServerConfig {
         &self.inner.config
     }
 
@@ -107,13 +108,14 @@ impl AppState {
         &self.inner.tickets
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
+    /// The models.
+    pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }
 
     /// Leases the engine of a model with `task`, loaded if necessary; of the default model without an id. Fails at once when
     /// the server drains.
-    pub(crate) async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
+    pub async fn lease(&self, model: Option<&str>, task: Task) -> Result<Lease, ApiError> {
         let lease = self.unless_draining(self.registry().lease(model, task)).await?;
         record::uses_model(&lease.profile().model);
         Ok(lease)
@@ -150,7 +152,7 @@ impl AppState {
     }
 
     /// The saved voices, if a folder is configured.
-    pub(crate) fn voices(&self) -> Option<&VoiceStore> {
+    pub fn voices(&self) -> Option<&VoiceStore> {
         self.inner.voices.as_ref()
     }
 
@@ -166,7 +168,7 @@ impl AppState {
     }
 
     /// What a user is told of a text that `model` says otherwise than it is written. Reads the disk.
-    pub(crate) fn notes_on_text(&self, model: &str, notes: &TextNotes) -> Vec<TextNote> {
+    pub fn notes_on_text(&self, model: &str, notes: &TextNotes) -> Vec<TextNote> {
         let remedy = |language: &str| match self.pulls().store() {
             Ok(store) => store.speaker_hint(language),
             Err(_) => "choose a model that does".to_owned(),
@@ -175,7 +177,7 @@ impl AppState {
     }
 
     /// The detector of speech in live audio. Its weights may be pulled while the server runs.
-    pub(crate) fn vad(&self) -> VadModel {
+    pub fn vad(&self) -> VadModel {
         if let Some(vad) = self.inner.vad.get() {
             return vad.clone();
         }
@@ -211,7 +213,7 @@ impl AppState {
     }
 
     /// The ignored fields that were logged.
-    pub(crate) fn ignored_log(&self) -> &IgnoredLog {
+    pub fn ignored_log(&self) -> &IgnoredLog {
         &self.inner.ignored_log
     }
 
@@ -224,7 +226,7 @@ impl AppState {
     }
 
     /// A permit for one more session.
-    pub(crate) fn admit_session(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    pub fn admit_session(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let limit = self.inner.config.max_sessions;
         Arc::clone(&self.inner.sessions)
             .try_acquire_owned()

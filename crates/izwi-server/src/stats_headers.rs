@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 pub(crate) const NAMES: &str = "X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason";
 
 /// Headers with the statistics of a finished request.
-pub(crate) fn of(stats: &RequestStats) -> HeaderMap {
+pub fn of(stats: &RequestStats) -> HeaderMap {
     let values = [
         ("x-rtf", format!("{:.4}", stats.rtf())),
         ("x-audio-duration-seconds", format!("{:.3}", stats.audio_duration.as_secs_f64())),

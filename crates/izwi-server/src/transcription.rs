@@ -13,7 +13,7 @@ use crate::upload::Recording;
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CheckedRequest {
+pub struct CheckedRequest {
     /// `None` for the default one.
     pub(crate) model: Option<String>,
     pub(crate) format: TranscriptFormat,
@@ -23,6 +23,27 @@ pub(crate) struct CheckedRequest {
 }
 
 impl CheckedRequest {
+    /// A request for a transcript of one model, by a client of which no more is known than these options.
+    ///
+    /// # Errors
+    /// An option cannot be used.
+    pub fn of_options(
+        model: &str,
+        options: TranscriptionOptions,
+        response_format: Option<&str>,
+        stream: bool,
+    ) -> Result<Self, ApiError> {
+        let fields = TranscriptionRequest {
+            model: Some(model.to_owned()),
+            response_format: response_format.map(str::to_owned),
+            stream: Some(stream),
+            options,
+            ..TranscriptionRequest::default()
+        };
+        Self::check(fields, AsrTask::Transcribe)
+    }
+
+    /// Checks the fields of a request.
     pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
         refuse_speakers(&fields)?;
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
@@ -37,11 +58,7 @@ impl CheckedRequest {
     }
 
     /// The engine's request, if the model supports the task.
-    pub(crate) fn request(
-        &self,
-        recording: Recording,
-        engine: &Engine,
-    ) -> Result<EngineCoreRequest, ApiError> {
+    pub fn request(&self, recording: Recording, engine: &Engine) -> Result<EngineCoreRequest, ApiError> {
         let profile = engine.profile();
         if self.options.translate && !profile.info.translates {
             let message = format!(
@@ -140,7 +157,7 @@ fn check_stream(stream: bool, format: TranscriptFormat) -> Result<(), ApiError> 
 
 /// Splits a text into deltas whose concatenation is the trimmed text.
 #[derive(Debug, Default)]
-pub(crate) struct TextDeltas {
+pub struct TextDeltas {
     text: String,
     /// White space that belongs to the text only if more follows.
     held: String,
@@ -148,7 +165,7 @@ pub(crate) struct TextDeltas {
 
 impl TextDeltas {
     /// Takes the next text and returns the delta to send, if there is one.
-    pub(crate) fn push(&mut self, text: &str) -> Option<String> {
+    pub fn push(&mut self, text: &str) -> Option<String> {
         let text = if self.text.is_empty() { text.trim_start() } else { text };
         self.held.push_str(text);
         let length = self.held.trim_end().len();
@@ -162,7 +179,7 @@ impl TextDeltas {
     }
 
     /// The whole text.
-    pub(crate) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.text
     }
 }

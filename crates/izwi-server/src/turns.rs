@@ -11,7 +11,7 @@ use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel};
 use crate::error::ApiError;
 use crate::upload::UploadMemory;
 
-pub(crate) use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
+pub use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
 /// Samples of a millisecond.
 const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
@@ -20,15 +20,15 @@ const KEPT_SAMPLES: usize = RATE_HZ as usize;
 
 /// Parameters of turn detection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct TurnOptions {
+pub struct TurnOptions {
     /// Score at which speech begins, 0..=1.
-    pub(crate) threshold: f32,
+    pub threshold: f32,
     /// Audio before the first speech that belongs to a turn.
-    pub(crate) prefix_padding_ms: u64,
+    pub prefix_padding_ms: u64,
     /// Silence that ends a turn.
-    pub(crate) silence_duration_ms: u64,
+    pub silence_duration_ms: u64,
     /// A turn this long ends even without silence. What follows is another turn.
-    pub(crate) max_turn_ms: u64,
+    pub max_turn_ms: u64,
 }
 
 impl Default for TurnOptions {
@@ -40,11 +40,13 @@ impl Default for TurnOptions {
 
 /// A change of turn. Times are from the start of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TurnEvent {
+pub enum TurnEvent {
+    /// A turn begins.
     SpeechStarted {
         /// Where the turn begins, its padding included, not before the end of the last one.
         at_ms: u64,
     },
+    /// A turn ends.
     SpeechStopped {
         /// As told when it started.
         start_ms: u64,
@@ -55,7 +57,7 @@ pub(crate) enum TurnEvent {
 
 /// The detector of one stream of mono samples at 16 kHz. Its state is a few kilobytes, whatever the length of the stream.
 #[derive(Debug)]
-pub(crate) struct TurnDetector {
+pub struct TurnDetector {
     options: TurnOptions,
     vad: StreamingVad,
     /// Where in the stream the detector began to listen.
@@ -69,12 +71,12 @@ pub(crate) struct TurnDetector {
 
 impl TurnDetector {
     /// The detector of a stream.
-    pub(crate) fn new(vad: &VadModel, options: TurnOptions) -> Self {
+    pub fn new(vad: &VadModel, options: TurnOptions) -> Self {
         Self::starting_at(vad, options, 0)
     }
 
     /// The detector of the rest of a stream, from `origin_ms` on.
-    pub(crate) fn starting_at(vad: &VadModel, options: TurnOptions, origin_ms: u64) -> Self {
+    pub fn starting_at(vad: &VadModel, options: TurnOptions, origin_ms: u64) -> Self {
         let vad = StreamingVad::new(
             vad,
             &StreamingVadOptions {
@@ -87,7 +89,7 @@ impl TurnDetector {
     }
 
     /// Adds samples, and tells the turns that begin and end in them. Any slicing gives the same events.
-    pub(crate) fn push(&mut self, mut samples: &[f32]) -> Vec<TurnEvent> {
+    pub fn push(&mut self, mut samples: &[f32]) -> Vec<TurnEvent> {
         let (mut events, mut found) = (Vec::new(), Vec::new());
         let frame = self.vad.frame_samples();
         while !samples.is_empty() {
@@ -116,7 +118,7 @@ impl TurnDetector {
     }
 
     /// Ends the turn in progress, if one does, without waiting for silence.
-    pub(crate) fn end_turn(&mut self) -> Option<TurnEvent> {
+    pub fn end_turn(&mut self) -> Option<TurnEvent> {
         self.vad.end_span();
         let start_ms = self.turn_start_ms.take()?;
         self.last_end_ms = self.now_ms();
@@ -124,17 +126,17 @@ impl TurnDetector {
     }
 
     /// Whether a turn continues.
-    pub(crate) fn is_speaking(&self) -> bool {
+    pub fn is_speaking(&self) -> bool {
         self.turn_start_ms.is_some()
     }
 
     /// Length of the stream so far.
-    pub(crate) fn now_ms(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         self.origin_ms + self.samples / SAMPLES_PER_MS
     }
 
     /// From where on audio belongs to the turn in progress, or to one that is reported later.
-    pub(crate) fn needed_from_ms(&self) -> u64 {
+    pub fn needed_from_ms(&self) -> u64 {
         self.turn_start_ms.unwrap_or_else(|| self.padded(self.vad.next_start()))
     }
 
@@ -148,7 +150,7 @@ impl TurnDetector {
 /// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream. It is kept as
 /// 16-bit samples and counts in the memory of all recordings.
 #[derive(Debug)]
-pub(crate) struct StreamBuffer {
+pub struct StreamBuffer {
     samples: Vec<i16>,
     /// Position of the first sample in the stream.
     first: u64,
@@ -157,7 +159,7 @@ pub(crate) struct StreamBuffer {
 
 impl StreamBuffer {
     /// An empty buffer whose samples count in `memory`.
-    pub(crate) fn new(memory: UploadMemory) -> Self {
+    pub fn new(memory: UploadMemory) -> Self {
         Self { samples: Vec::new(), first: 0, memory }
     }
 
@@ -165,7 +167,7 @@ impl StreamBuffer {
     ///
     /// # Errors
     /// There is no memory for them; nothing is appended.
-    pub(crate) fn push(&mut self, samples: &[f32]) -> Result<(), ApiError> {
+    pub fn push(&mut self, samples: &[f32]) -> Result<(), ApiError> {
         let length = self.samples.len() + samples.len();
         if length > self.samples.capacity() {
             let capacity = length + length / 4;
@@ -177,17 +179,17 @@ impl StreamBuffer {
     }
 
     /// Samples that are kept.
-    pub(crate) fn samples(&self) -> &[i16] {
+    pub fn samples(&self) -> &[i16] {
         &self.samples
     }
 
     /// Length of the stream so far.
-    pub(crate) fn now_ms(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         (self.first + self.samples.len() as u64) / SAMPLES_PER_MS
     }
 
     /// A part, as far as it is kept.
-    pub(crate) fn part(&self, ms: Range<u64>) -> &[i16] {
+    pub fn part(&self, ms: Range<u64>) -> &[i16] {
         let index = |ms: u64| {
             let at = (ms * SAMPLES_PER_MS).saturating_sub(self.first);
             usize::try_from(at).unwrap_or(usize::MAX).min(self.samples.len())
@@ -197,14 +199,14 @@ impl StreamBuffer {
     }
 
     /// Drops all samples that are kept.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.first += self.samples.len() as u64;
         self.samples = Vec::new();
         self.memory.shrink_to(0);
     }
 
     /// Drops what is before `ms`.
-    pub(crate) fn forget_before(&mut self, ms: u64) {
+    pub fn forget_before(&mut self, ms: u64) {
         let before = (ms * SAMPLES_PER_MS).saturating_sub(self.first).min(self.samples.len() as u64);
         self.samples.drain(..before as usize);
         self.first += before;

@@ -31,7 +31,7 @@ use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
 pub(crate) use fields::{RecordingFields, TextPart};
-pub(crate) use memory::UploadMemory;
+pub use memory::UploadMemory;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;
@@ -40,14 +40,21 @@ const MAX_TEXT_BYTES: usize = 256 << 10;
 
 /// A recording, and the field that carried it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Recording {
+pub struct Recording {
     pub(crate) audio: AudioInput,
     pub(crate) param: &'static str,
 }
 
+impl Recording {
+    /// A file, and the field that errors name.
+    pub fn file(file: Bytes, param: &'static str) -> Self {
+        Self { audio: AudioInput::File(file), param }
+    }
+}
+
 /// A request that carries a recording.
 #[derive(Debug)]
-pub(crate) struct Upload<F> {
+pub struct Upload<F> {
     /// The fields without the recording.
     pub(crate) fields: F,
     pub(crate) recording: Recording,
@@ -80,15 +87,17 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
 }
 
 /// A request whose body is a recording.
-pub(crate) struct RawUpload {
-    pub(crate) bytes: Bytes,
+#[derive(Debug)]
+pub struct RawUpload {
+    /// The recording.
+    pub bytes: Bytes,
     /// Its share of the upload memory.
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    pub memory: Option<OwnedSemaphorePermit>,
 }
 
 impl RawUpload {
     /// Reads the body, within the limits of a recording.
-    pub(crate) async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
+    pub async fn read(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_length(&request, state.config())?;
         let mut memory = UploadMemory::new(state, 0);
         let config = state.config();
@@ -147,7 +156,7 @@ impl FromRequest<AppState> for SpeechUpload {
 ///
 /// # Errors
 /// It has another content type, is too large, or comes too slowly.
-pub(crate) async fn read_plain_json(request: Request, state: &AppState) -> Result<BytesMut, ApiError> {
+pub async fn read_plain_json(request: Request, state: &AppState) -> Result<BytesMut, ApiError> {
     let content_type = ContentType::of(&request);
     if !content_type.is_json() {
         return Err(content_type.refused("application/json"));
@@ -321,7 +330,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     if file.is_empty() {
         return Err(ApiError::invalid(param, format!("{param} is empty; send a recording")));
     }
-    let recording = Recording { audio: AudioInput::File(file), param };
+    let recording = Recording::file(file, param);
     drop(form);
     let memory = memory.lock().unwrap_or_else(PoisonError::into_inner).take_counted();
     Ok(Upload { fields, recording, ignored, memory })

@@ -76,13 +76,14 @@ const PEER_VOICES: [&str; 55] = [
 
 /// A voice for speech synthesis.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Voice {
+pub enum Voice {
     /// One of the model's own.
     Own(String),
     /// The model's default one, in place of a voice that other servers have.
     StandIn(String),
     /// A saved voice.
     Saved {
+        /// Its name.
         name: String,
         /// A voice pack that the model accepts.
         pack: Arc<[u8]>,
@@ -125,7 +126,7 @@ pub(crate) fn stand_in<'a>(name: &str, voices: &'a [izwi_types::Voice]) -> Optio
 /// Finds a voice by name: the model's own first, then saved ones, then OpenAI's names, which are spread over the model's
 /// voices, then names of other servers, for which the default voice stands. Without a name the model's default; `None` if
 /// the model has no voices.
-pub(crate) async fn find(
+pub async fn find(
     name: Option<&str>,
     engine: &Engine,
     saved: Option<&VoiceStore>,
@@ -162,7 +163,7 @@ pub(crate) async fn find(
 }
 
 /// The error of a name that no voice of the model and no saved voice has.
-pub(crate) fn unknown(name: &str, profile: &ExecutorProfile, saved_names: &[String]) -> ApiError {
+pub fn unknown(name: &str, profile: &ExecutorProfile, saved_names: &[String]) -> ApiError {
     let own = profile.info.voices.iter().map(|voice| voice.id.as_str());
     let hint = suggest(name, "voices", own.chain(saved_names.iter().map(String::as_str)));
     ApiError::VoiceNotFound { id: excerpt(name), model: profile.model.clone(), hint }

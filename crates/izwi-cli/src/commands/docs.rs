@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use izwi_hub::Manifest;
+use izwi_server::ServerConfig;
 
 use crate::settings::remote::KEYS;
 use crate::settings::{Kind, Section, TABLE};
@@ -30,7 +31,8 @@ pub(crate) struct Args {
 /// Writes the pages for a command line.
 pub(crate) fn run(args: &Args, command_line: clap::Command) -> Result<()> {
     fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
-    let openapi = izwi_server::openapi_json().context("the OpenAPI document cannot be written")?;
+    let openapi = izwi_server::openapi_json(&ServerConfig::default(), izwi_dialects::all())
+        .context("the OpenAPI document cannot be written")?;
     // Without a folder of models of the user.
     let catalogue = models::open_at(&args.out.join("no-models"), None)?;
     let pages = [

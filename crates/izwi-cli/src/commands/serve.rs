@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig};
+use izwi_dialects::Wyoming;
 use izwi_hub::Store;
-use izwi_server::{Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Traces, check_bind};
+use izwi_server::{
+    Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, TcpService, Traces, check_bind,
+};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
@@ -133,8 +136,12 @@ async fn serve(
         exit_when_idle,
         ..server.config.clone()
     };
+    let wyoming_service =
+        || -> Arc<dyn TcpService> { Arc::new(Wyoming { zeroconf: server.wyoming_zeroconf }) };
+    let services = wyoming.into_iter().map(|listener| (listener, wyoming_service())).collect();
+    let listeners = Listeners { http, dialects: izwi_dialects::all(), services };
     activation::ready(&address::url(address));
-    izwi_server::serve(Listeners { http, wyoming }, config, registry, recorder, shutdown).await?;
+    izwi_server::serve(listeners, config, registry, recorder, shutdown).await?;
     Ok(())
 }
 

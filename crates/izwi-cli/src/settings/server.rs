@@ -25,6 +25,8 @@ pub(crate) struct ServerSettings {
     pub(crate) wyoming: WyomingAddress,
     /// Whether that may be an address that other machines can reach.
     pub(crate) wyoming_open: bool,
+    /// Whether the port is announced by multicast DNS.
+    pub(crate) wyoming_zeroconf: bool,
     /// Default ASR model, or `none`.
     pub(crate) asr_model: String,
     /// Models to install and offer in addition to the default ones.
@@ -79,6 +81,7 @@ impl Default for ServerSettings {
             insecure: false,
             wyoming: WyomingAddress::default(),
             wyoming_open: false,
+            wyoming_zeroconf: false,
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
             model_ttl_s: 600,

@@ -353,7 +353,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Server,
         OfSection,
         "wyoming_zeroconf",
-        server.config.wyoming_zeroconf,
+        server.wyoming_zeroconf,
         "Whether the Wyoming port is announced by multicast DNS (zeroconf), so that Home Assistant finds it"
     ),
     text!(

@@ -8,22 +8,22 @@ use super::schemas;
 /// The body of every response that is an error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
-pub(crate) struct ErrorEnvelope {
+pub struct ErrorEnvelope {
     #[schema(inline)]
-    pub(crate) error: ErrorBody,
+    pub error: ErrorBody,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ErrorBody {
+pub struct ErrorBody {
     /// What is wrong, with the value and the remedy.
     #[schema(max_length = 1000)]
-    pub(crate) message: String,
+    pub message: String,
     /// Class of the error.
     #[serde(rename = "type")]
     #[schema(schema_with = schemas::error_type)]
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// The field it is about, by its wire name.
-    pub(crate) param: Option<String>,
+    pub param: Option<String>,
     /// Stable name of the error, for programs.
-    pub(crate) code: &'static str,
+    pub code: &'static str,
 }

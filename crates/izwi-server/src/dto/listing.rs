@@ -46,37 +46,37 @@ pub(crate) struct ModelObject {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct VoiceList {
+pub struct VoiceList {
     #[schema(schema_with = schemas::list_object)]
     pub(crate) object: &'static str,
-    pub(crate) voices: Vec<VoiceObject>,
+    pub voices: Vec<VoiceObject>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct VoiceObject {
-    pub(crate) id: String,
+pub struct VoiceObject {
+    pub id: String,
     #[schema(schema_with = schemas::voice_object)]
     pub(crate) object: &'static str,
     /// Always `audio_sample`: how it was made.
     #[serde(rename = "type")]
     #[schema(schema_with = schemas::voice_kind)]
     pub(crate) kind: &'static str,
-    pub(crate) name: String,
+    pub name: String,
     /// Unix time at which it was saved; of a model's own voice, at which the server was started.
     pub(crate) created_at: u64,
     /// BCP 47 tag; `mul` for a voice that speaks every language of its model, `None` for a saved voice, which supports all languages of its model.
-    pub(crate) language: Option<String>,
+    pub language: Option<String>,
     /// `None` where it is not known.
     #[schema(schema_with = schemas::gender)]
-    pub(crate) gender: Option<&'static str>,
-    pub(crate) description: String,
+    pub gender: Option<&'static str>,
+    pub description: String,
     /// The model it belongs to, or the model that made it, if known.
     pub(crate) model: Option<String>,
     pub(crate) default: bool,
     /// `izwi` for a model's own voice, `user` for a saved one.
-    pub(crate) owned_by: &'static str,
+    pub owned_by: &'static str,
     /// Models that accept it, as far as known.
-    pub(crate) models: Vec<String>,
+    pub models: Vec<String>,
     /// Transcript of the recording it was made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -131,7 +131,7 @@ pub(crate) struct VoiceRequest {
 /// Query of the voice routes.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct VoiceQuery {
+pub struct VoiceQuery {
     /// An installed model whose voices are meant.
-    pub(crate) model: Option<String>,
+    pub model: Option<String>,
 }

@@ -2,13 +2,13 @@
 
 pub(crate) mod catalogue;
 pub(crate) mod chat;
-pub(crate) mod error;
-pub(crate) mod listing;
+pub mod error;
+pub mod listing;
 pub(crate) mod live;
-pub(crate) mod schemas;
+pub mod schemas;
 pub(crate) mod session;
 pub(crate) mod speech;
 pub(crate) mod status;
 pub(crate) mod ticket;
-pub(crate) mod transcription;
+pub mod transcription;
 pub(crate) mod verbose_json;

@@ -127,7 +127,8 @@ fn speech_formats() -> impl Iterator<Item = &'static Format> {
     FORMATS.iter().filter(|format| format.streams && format.media_type.is_some())
 }
 
-pub(crate) fn speech_format() -> Object {
+/// The formats of speech over HTTP.
+pub fn speech_format() -> Object {
     let names: Vec<_> = speech_formats().map(|format| format.name).collect();
     optional(&names, SPEECH_FORMAT, "Format of the audio.")
 }

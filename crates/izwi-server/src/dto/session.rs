@@ -100,7 +100,7 @@ pub(crate) struct ResumeFields {
 
 /// Continues a session whose connection was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Resume {
+pub struct Resume {
     pub(crate) session_id: String,
     pub(crate) resume_token: String,
     /// Samples of the session's audio that the client has.

@@ -10,7 +10,7 @@ use crate::extract::WithOptions;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]
-pub(crate) struct TranscriptionRequest {
+pub struct TranscriptionRequest {
     /// Id or alias of a model, from `/v1/models`; the default model without it.
     #[schema(examples("whisper-1"))]
     pub(crate) model: Option<String>,
@@ -50,7 +50,7 @@ impl WithOptions for TranscriptionRequest {
 
 /// Usage by the length of the recording.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DurationUsage {
+pub struct DurationUsage {
     /// Always `duration`.
     #[schema(schema_with = schemas::usage_duration)]
     r#type: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct DurationUsage {
 
 impl DurationUsage {
     /// The usage of a recording of `duration_s` seconds.
-    pub(crate) fn new(duration_s: f64) -> Self {
+    pub fn new(duration_s: f64) -> Self {
         Self { r#type: "duration", seconds: duration_s.max(0.0).ceil() as u64 }
     }
 }

@@ -59,26 +59,37 @@ const STATISTICS: [(&str, &str, Type); 5] = [
 ];
 
 /// Audio of `POST /v1/audio/speech`, in each of its formats.
-pub(crate) struct SpeechAudio;
+#[derive(Debug)]
+pub struct SpeechAudio;
 
 impl IntoResponses for SpeechAudio {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let description = "The audio, sent while it is generated. Its statistics follow as trailers, to clients that send \
                            `TE: trailers`: X-RTF, X-Audio-Duration-Seconds, X-Generation-Time-Ms, X-Finish-Reason. With \
                            `stream_format` `sse` the body is a stream of events.";
-        let mut response = ResponseBuilder::new().description(description);
-        let mut media_types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
-        media_types.dedup();
-        for media_type in media_types {
-            response = response.content(media_type, Content::default());
-        }
-        response = response.content("text/event-stream", events::<SpeechEvent<'_>>());
+        let response = audio(description).content("text/event-stream", events::<SpeechEvent<'_>>());
         ok(with_headers(response, &SPEECH_HEADERS))
     }
 }
 
+/// A response with audio, in each format.
+fn audio(description: &str) -> ResponseBuilder {
+    let mut media_types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();
+    media_types.dedup();
+    let response = ResponseBuilder::new().description(description);
+    media_types
+        .into_iter()
+        .fold(response, |response, media_type| response.content(media_type, Content::default()))
+}
+
+/// The responses of a route whose audio is all that it answers.
+pub fn audio_responses(description: &str) -> BTreeMap<String, RefOr<Response>> {
+    ok(audio(description))
+}
+
 /// A transcript, in each of its formats.
-pub(crate) struct TranscriptBody;
+#[derive(Debug)]
+pub struct TranscriptBody;
 
 impl IntoResponses for TranscriptBody {
     fn responses() -> BTreeMap<String, RefOr<Response>> {

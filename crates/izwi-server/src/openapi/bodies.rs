@@ -74,12 +74,12 @@ impl OptionSchemas for VoiceRequest {
 
 /// The JSON body of a request: the members of `F`, and its options alongside them.
 #[derive(Debug)]
-pub(crate) struct Body<F>(PhantomData<F>);
+pub struct Body<F>(PhantomData<F>);
 
 /// The body of `POST /v1/audio/speech`.
 pub(crate) type SpeechBody = Body<SpeechRequest>;
 /// The JSON body of a transcription.
-pub(crate) type TranscriptionBody = Body<TranscriptionRequest>;
+pub type TranscriptionBody = Body<TranscriptionRequest>;
 
 impl<F: OptionSchemas> PartialSchema for Body<F> {
     fn schema() -> RefOr<Schema> {
@@ -100,13 +100,13 @@ impl<F: OptionSchemas> ToSchema for Body<F> {
 }
 
 /// The form of a transcription.
-pub(crate) type TranscriptionForm = Form<TranscriptionRequest>;
+pub type TranscriptionForm = Form<TranscriptionRequest>;
 /// The form of making a voice.
 pub(crate) type VoiceForm = Form<VoiceRequest>;
 
 /// The form of a request that carries a recording: the parts that are read, with the schemas of the same members of `F`.
 #[derive(Debug)]
-pub(crate) struct Form<F>(PhantomData<F>);
+pub struct Form<F>(PhantomData<F>);
 
 impl<F: RecordingFields + OptionSchemas> PartialSchema for Form<F> {
     fn schema() -> RefOr<Schema> {

@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-pub(crate) use self::answers::{SpeechAudio, TranscriptBody};
-pub(crate) use self::bodies::{SpeechBody, TranscriptionBody, TranscriptionForm, VoiceForm};
-pub(crate) use self::refusals::{
+pub use self::answers::{SpeechAudio, TranscriptBody, audio_responses};
+pub(crate) use self::bodies::{SpeechBody, VoiceForm};
+pub use self::bodies::{TranscriptionBody, TranscriptionForm};
+pub use self::refusals::{
     CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals,
     SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals,
     VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,

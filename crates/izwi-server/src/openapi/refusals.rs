@@ -15,7 +15,8 @@ use crate::error::ApiError;
 macro_rules! refusals {
     ($($(#[$doc:meta])* $name:ident = $first:ident $(+ $group:ident)*;)+) => {$(
         $(#[$doc])*
-        pub(crate) struct $name;
+        #[derive(Debug)]
+        pub struct $name;
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {

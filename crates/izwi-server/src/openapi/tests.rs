@@ -6,6 +6,7 @@ use std::time::Duration;
 use izwi_core::engine::{SamplingParams, SpeechOptions};
 
 use super::*;
+use crate::dialect::Dialects;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::schemas;
 use crate::dto::speech::SpeechRequest;
@@ -15,7 +16,7 @@ use crate::extract::{parse_json, parse_with_options};
 use crate::transcript_format::TranscriptFormat;
 
 fn document() -> Value {
-    crate::routes::document(&ServerConfig::default())
+    crate::routes::document(&ServerConfig::default(), Dialects::default())
 }
 
 /// Every `$ref` of the document.
@@ -130,7 +131,7 @@ fn the_ranges_of_sampling_options_are_those_that_are_checked() {
 #[test]
 fn the_limit_of_text_is_the_configured_one() {
     let config = ServerConfig { max_input_chars: 77, upload_timeout: Duration::ZERO, ..Default::default() };
-    let document = crate::routes::document(&config);
+    let document = crate::routes::document(&config, Dialects::default());
     assert_eq!(document["components"]["schemas"]["SpeechRequest"]["properties"]["input"]["maxLength"], 77);
 }
 

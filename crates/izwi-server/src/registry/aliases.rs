@@ -9,7 +9,7 @@ pub const ASR_ALIASES: [&str; 4] =
     ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"];
 
 /// The model whose voices clients of other servers blend.
-pub(crate) const BLENDING: &str = "kokoro";
+pub const BLENDING: &str = "kokoro";
 
 /// Sizes of Whisper, by which other servers name it with or without a family and an owner before the size:
 /// `large-v3`, `openai/whisper-base`, `Systran/faster-whisper-small`.

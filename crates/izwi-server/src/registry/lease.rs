@@ -8,7 +8,7 @@ use super::Registry;
 
 /// An engine that stays loaded until this is dropped: by a request after its last byte, by a session at its end.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub struct Lease {
     registry: Registry,
     id: String,
     engine: Engine,

@@ -21,9 +21,9 @@ use izwi_hub::{ModelStatus, Store};
 use izwi_types::{excerpt, suggest};
 use tokio::sync::watch;
 
-pub(crate) use self::aliases::BLENDING;
+pub use self::aliases::BLENDING;
 pub use self::aliases::{ASR_ALIASES, TTS_ALIASES};
-pub(crate) use self::lease::Lease;
+pub use self::lease::Lease;
 use self::residency::{Decision, Eviction, Residency, Restart};
 pub(crate) use self::residency::{Entry, Unready};
 pub use self::residency::{Offer, Slot};
@@ -208,7 +208,7 @@ impl Registry {
     }
 
     /// All models, by id.
-    pub(crate) fn entries(&self) -> BTreeMap<String, Entry> {
+    pub fn entries(&self) -> BTreeMap<String, Entry> {
         self.inner.residency.borrow().entries().clone()
     }
 
@@ -268,7 +268,7 @@ impl Registry {
     }
 
     /// The model that `id` or an alias names, with its own id.
-    pub(crate) fn find(&self, id: &str) -> Result<(String, Entry), ApiError> {
+    pub fn find(&self, id: &str) -> Result<(String, Entry), ApiError> {
         self.find_for(id, None)
     }
 
@@ -297,7 +297,7 @@ impl Registry {
     }
 
     /// Whether the default model stands for `id`, the name of another one.
-    pub(crate) fn is_stand_in(&self, id: &str) -> bool {
+    pub fn is_stand_in(&self, id: &str) -> bool {
         aliases::alias(id).filter(|alias| !alias.models.is_empty()).is_some_and(|alias| {
             self.find(id).is_ok_and(|(found, _)| found != id && !alias.models.contains(&found))
         })

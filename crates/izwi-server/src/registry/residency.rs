@@ -45,7 +45,7 @@ pub enum Slot {
 
 /// Why a model takes no requests at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unready {
+pub struct Unready {
     /// One of a fixed set of codes.
     pub(crate) code: &'static str,
     pub(crate) reason: String,
@@ -53,7 +53,7 @@ pub(crate) struct Unready {
 
 impl Slot {
     /// Whether the model can take requests.
-    pub(crate) fn readiness(&self, id: &str) -> Result<&Engine, Unready> {
+    pub fn readiness(&self, id: &str) -> Result<&Engine, Unready> {
         let unready = |code, reason| Err(Unready { code, reason });
         match self {
             Self::Unloaded => unready("unloaded", format!("model '{id}' loads on first use")),
@@ -91,10 +91,10 @@ pub struct Offer {
 
 /// One model.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) slot: Slot,
+pub struct Entry {
+    pub slot: Slot,
     /// Its tasks; empty until known.
-    pub(crate) tasks: Vec<Task>,
+    pub tasks: Vec<Task>,
     /// Memory: expected, or as the engine reported once it was loaded.
     bytes: u64,
     /// A default model: it is not unloaded for the memory budget, and for its age only by a time of its own.

@@ -1,12 +1,12 @@
 //! `GET /v1/models`, `GET /v1/audio/models`, `GET /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{Placement, Task};
 
-use crate::dialects;
+use crate::dialect::Dialects;
 use crate::dto::listing::{AudioModelList, ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
@@ -16,10 +16,15 @@ use crate::state::AppState;
 
 /// Models
 #[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, description = "All models.", body = ModelList)))]
-pub(super) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Response {
+pub(super) async fn list(
+    State(state): State<AppState>,
+    Extension(dialects): Extension<Dialects>,
+    headers: HeaderMap,
+) -> Response {
     state.discover_models().await;
-    if dialects::is_elevenlabs(&headers) {
-        return Json(dialects::elevenlabs_models(&state)).into_response();
+    let of_dialect = dialects.iter().find_map(|dialect| dialect.models(&state, &headers));
+    if let Some(response) = of_dialect {
+        return response;
     }
     let entries = state.registry().entries();
     let data = entries.into_iter().map(|(id, entry)| describe(&state, id, &entry)).collect();

@@ -20,7 +20,7 @@ use crate::chunking::ChunkSizes;
 use crate::dto::speech::{SpeechEvent, SpeechRequest, Usage, VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedUtterance, OutputFormat};
 use crate::error::ApiError;
-use crate::extract::non_blank;
+use crate::extract::{non_blank, required};
 use crate::openapi::{SpeechAudio, SpeechBody, SpeechRefusals};
 use crate::speech::{
     Cloning, CutOff, ResolvedSpeechOptions, SpeechChunks, VoiceChoice, check_text, voice_beside_recording,
@@ -56,8 +56,7 @@ pub(super) async fn create(
     upload: SpeechUpload,
 ) -> Result<Response, ApiError> {
     let SpeechUpload { fields: mut body, mut ignored, memory } = upload;
-    let missing = || ApiError::invalid("input", "input is missing; it is required");
-    let input = body.input.as_deref().ok_or_else(missing)?;
+    let input = required("input", body.input.as_deref())?;
     let model = non_blank(body.model.take());
     let engine = state.lease(model.as_deref(), Task::Tts).await?;
     if model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {

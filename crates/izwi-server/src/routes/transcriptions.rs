@@ -77,7 +77,7 @@ pub(super) async fn translate(
 }
 
 /// Answers a request with its transcript.
-pub(crate) async fn respond(
+pub async fn respond(
     state: &AppState,
     id: RequestId,
     upload: Upload<TranscriptionRequest>,

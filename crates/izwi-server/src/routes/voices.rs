@@ -32,7 +32,7 @@ use crate::voices::{blocking, saved_names, stored};
     params(VoiceQuery),
     responses((status = 200, description = "The voices.", body = VoiceList), VoiceRefusals),
 )]
-pub(crate) async fn list(
+pub async fn list(
     State(state): State<AppState>,
     ApiQuery(query): ApiQuery<VoiceQuery>,
 ) -> Result<Json<VoiceList>, ApiError> {
@@ -269,7 +269,7 @@ fn loaded_tts(state: &AppState) -> Vec<Engine> {
 }
 
 /// The saved voices whose files can be read.
-pub(crate) async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
+pub async fn saved(store: &VoiceStore, engines: &[Engine]) -> Result<Vec<VoiceObject>, ApiError> {
     let names = store.clone();
     let names = blocking(move || names.names(), "voice").await?;
     let mut listed = Vec::with_capacity(names.len());

@@ -15,7 +15,7 @@ const KIB: usize = 1 << 10;
 
 /// The share of one request, or of one part of a session. Dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct UploadMemory {
+pub struct UploadMemory {
     /// What is free, in KiB.
     room: Arc<Semaphore>,
     /// Bytes that are not counted, because any request or session may hold them.
@@ -27,7 +27,7 @@ pub(crate) struct UploadMemory {
 
 impl UploadMemory {
     /// An empty share.
-    pub(crate) fn new(state: &AppState, free: usize) -> Self {
+    pub fn new(state: &AppState, free: usize) -> Self {
         Self::of(state.upload_memory(), free)
     }
 
@@ -38,7 +38,7 @@ impl UploadMemory {
 
     /// The share of the audio that a session holds before it is used. As much as one message may have is free: a session
     /// that keeps up with its audio continues, however full the memory is.
-    pub(crate) fn of_session(state: &AppState) -> Self {
+    pub fn of_session(state: &AppState) -> Self {
         Self::new(state, state.config().max_frame_bytes)
     }
 
@@ -51,7 +51,7 @@ impl UploadMemory {
     ///
     /// # Errors
     /// There is not as much. The share stays as it was.
-    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.resize(self.bytes.saturating_add(bytes))
     }
 
@@ -112,7 +112,7 @@ impl UploadMemory {
     ///
     /// # Errors
     /// There is not as much memory.
-    pub(crate) fn into_file(mut self, bytes: Vec<u8>) -> Result<Bytes, ApiError> {
+    pub fn into_file(mut self, bytes: Vec<u8>) -> Result<Bytes, ApiError> {
         self.free = 0;
         self.resize(bytes.len())?;
         Ok(Bytes::from_owner(SharedFile { bytes, _memory: self }))
@@ -122,7 +122,7 @@ impl UploadMemory {
     ///
     /// # Errors
     /// There is not as much memory.
-    pub(crate) fn wav_file(state: &AppState, samples: &[i16]) -> Result<Bytes, ApiError> {
+    pub fn wav_file(state: &AppState, samples: &[i16]) -> Result<Bytes, ApiError> {
         let mut memory = Self::new(state, 0);
         memory.resize(wav::HEADER_BYTES + size_of_val(samples))?;
         memory.into_file(wav::from_i16(samples, RATE_HZ))

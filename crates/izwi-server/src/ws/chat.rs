@@ -95,7 +95,6 @@ impl Protocol for Chat {
     const KIND: &'static str = "chat";
     type Frame = ClientFrame;
     type Model = Lease;
-    type Input = Prepared;
     type Reply = Answer;
     type Opening = ();
 
@@ -153,25 +152,25 @@ impl Protocol for Chat {
         match frame {
             ClientFrame::Config(fields) => drop(self.configure(*fields, model, out)?),
             ClientFrame::Text(text) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 check_text("text", &text, self.state.config().max_input_chars)?;
                 self.configured(model, out)?;
                 self.enqueue(UserInput::Text(text))?;
             }
             ClientFrame::Audio(pcm) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 let setup = self.configured(model, out)?;
                 self.recording.push(&pcm, setup.input_rate, setup.engine.config().max_turn_duration)?;
             }
             ClientFrame::Commit => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 let Some(setup) = &self.setup else { return Err(recording::empty()) };
                 let file = self.recording.take(setup.input_rate, setup.engine.config().max_turn_duration)?;
                 self.enqueue(UserInput::Audio(file))?;
             }
             ClientFrame::Clear => self.recording.clear(),
             ClientFrame::Done => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 self.close_input();
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
@@ -203,14 +202,8 @@ impl Protocol for Chat {
         self.timeline.begin(self.next_turn, String::new(), Produced::default());
         self.next_turn += 1;
         let memory = self.memory.fresh();
-        let input = prepare(engine.clone(), input, memory, self.identity.id.clone()).boxed();
-        Some(Ok(Job { engine, input, reply: answer }))
-    }
-
-    fn request(&mut self, answer: &Answer, (message, memory): Prepared) -> EngineCoreRequest {
-        self.memory.merge(memory);
-        self.conversation.ask(vec![message]);
-        answer.setup.request(self.conversation.clone())
+        let input = prepare(engine.clone(), input, memory, self.identity.id.clone());
+        Some(Ok(Job::prepared(engine, input, Self::ask, answer)))
     }
 
     fn number(answer: &Answer) -> u64 {
@@ -295,11 +288,11 @@ impl Protocol for Chat {
 }
 
 impl Chat {
-    fn check_open(&self) -> Result<(), ApiError> {
-        if self.is_closed {
-            return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
-        }
-        Ok(())
+    /// The request for the answer to a message.
+    fn ask(&mut self, answer: &Answer, (message, memory): Prepared) -> EngineCoreRequest {
+        self.memory.merge(memory);
+        self.conversation.ask(vec![message]);
+        answer.setup.request(self.conversation.clone())
     }
 
     /// The setup; by default without one.
@@ -323,7 +316,7 @@ impl Chat {
         if self.setup.is_some() {
             return Err(frame::CONFIGURED);
         }
-        self.check_open()?;
+        frame::check_open(self.is_closed)?;
         let setup = Arc::new(Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?);
         let profile = setup.engine.profile();
         self.timeline.set_rate(profile.info.sample_rate_hz);

@@ -28,7 +28,7 @@ use super::connection::{Closing, Connection, MAX_QUEUED, Signal};
 use super::generation::{Generation, Progress, Started};
 use super::outbox::Outbox;
 use super::pending_model::PendingModel;
-use super::protocol::{Action, Finish, Identity, Outcome, Protocol};
+use super::protocol::{Action, Finish, Identity, MakeRequest, Outcome, Protocol};
 use super::resume::{Handover, Registration, ResumeTable};
 use super::socket::Socket;
 use crate::dto::session::{Resume, Resumed};
@@ -43,7 +43,7 @@ type Flow = ControlFlow<Option<Closing>>;
 enum Event<P: Protocol> {
     Socket(Signal),
     /// Of the generation at this index.
-    Generation(usize, Box<Progress<P::Input>>),
+    Generation(usize, Box<Progress<P>>),
     Model(Result<P::Model, ApiError>),
     Handover(Handover),
     /// The server takes no new work, and the session has no connection.
@@ -482,13 +482,13 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    fn submit(&mut self, at: usize, input: Result<P::Input, ApiError>) -> Flow {
-        let input = match input {
-            Ok(input) => input,
+    fn submit(&mut self, at: usize, input: Result<MakeRequest<P>, ApiError>) -> Flow {
+        let make = match input {
+            Ok(make) => make,
             Err(error) => return self.refuse(at, &error),
         };
         if let Some(generation) = self.generations.get_mut(at) {
-            let request = self.protocol.request(&generation.reply, input);
+            let request = make(&mut self.protocol, &generation.reply);
             tracing::debug!(session = %self.registration.id, request = %request.id, "generation begins");
             generation.submit(request, self.state.config().first_audio_timeout);
         }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::outbox::Outbox;
 use crate::dto::session::{ErrorFrame, Interrupt, PlaybackAck, PlayedFields, Resume, ResumeFields, Tag};
 use crate::error::ApiError;
-use crate::extract::parse_json;
+use crate::extract::{parse_json, required};
 
 pub(super) const CONFIGURED: ApiError =
     ApiError::OutOfOrder("the session is configured already; open another session");
@@ -14,6 +14,14 @@ pub(super) const RUNNING: ApiError =
     ApiError::OutOfOrder("the session has begun; send session.resume as the first message of a connection");
 pub(super) const NO_MODEL: ApiError =
     ApiError::OutOfOrder("the session has no model yet; send session.config first");
+
+/// Refuses input after the end.
+pub(super) fn check_open(is_closed: bool) -> Result<(), ApiError> {
+    match is_closed {
+        false => Ok(()),
+        true => Err(ApiError::OutOfOrder("the session has ended already; open another session")),
+    }
+}
 
 /// The type of a client's frame.
 pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
@@ -23,20 +31,10 @@ pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
     }
 }
 
-/// The refusal of a type that is none of `known`.
-pub(super) fn unknown(kind: &str, known: &'static str) -> ApiError {
-    ApiError::UnknownFrame { kind: excerpt(kind), known }
-}
-
-pub(super) fn required_text(text: Option<String>) -> Result<String, ApiError> {
-    text.ok_or_else(|| ApiError::invalid("text", "text is missing; it is required"))
-}
-
 /// Reads `playback.ack`.
 pub(super) fn playback_ack(frame: &[u8]) -> Result<PlaybackAck, ApiError> {
     let Interrupt { number, played_ms } = interrupt(frame)?;
-    let missing = || ApiError::invalid("played_ms", "played_ms is missing; it is required");
-    Ok(PlaybackAck { number, played_ms: played_ms.ok_or_else(missing)? })
+    Ok(PlaybackAck { number, played_ms: required("played_ms", played_ms)? })
 }
 
 /// Reads `interrupt`.
@@ -48,11 +46,10 @@ pub(super) fn interrupt(frame: &[u8]) -> Result<Interrupt, ApiError> {
 /// Reads `session.resume`.
 pub(super) fn resume(frame: &[u8]) -> Result<Resume, ApiError> {
     let ResumeFields { session_id, resume_token, next_sample } = parse_json(frame)?;
-    let missing = |param: &str| ApiError::invalid(param, format!("{param} is missing; it is required"));
     Ok(Resume {
-        session_id: session_id.ok_or_else(|| missing("session_id"))?,
-        resume_token: resume_token.ok_or_else(|| missing("resume_token"))?,
-        next_sample: next_sample.ok_or_else(|| missing("next_sample"))?,
+        session_id: required("session_id", session_id)?,
+        resume_token: required("resume_token", resume_token)?,
+        next_sample: required("next_sample", next_sample)?,
     })
 }
 

@@ -15,7 +15,6 @@ use super::live::Live;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Outcome, Protocol};
 use super::speech::Speech;
-use crate::dialects::{self, ElevenLabs, Realtime};
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -40,30 +39,22 @@ pub enum Step<'a> {
 
 /// Runs a session of `/v1/audio/speech/stream`. Returns the text frames that were sent.
 pub async fn speech(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Speech>::new(state, ()).run(steps).await
+    of::<Speech>(state, (), steps).await
 }
 
 /// As [`speech`], of `/v1/audio/chat/stream`.
 pub async fn chat(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Chat>::new(state, ()).run(steps).await
+    of::<Chat>(state, (), steps).await
 }
 
-/// As [`speech`], of the ElevenLabs dialect with several contexts.
-pub async fn elevenlabs(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    match dialects::elevenlabs_opening() {
-        Ok(opening) => Session::<ElevenLabs>::new(state, opening).run(steps).await,
-        Err(_) => Vec::new(),
-    }
-}
-
-/// As [`speech`], of `/v1/realtime`.
-pub async fn realtime(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Realtime>::new(state, Default::default()).run(steps).await
+/// As [`speech`], of any protocol.
+pub async fn of<P: Protocol>(state: &AppState, opening: P::Opening, steps: &[Step<'_>]) -> Vec<String> {
+    Session::<P>::new(state, opening).run(steps).await
 }
 
 /// As [`speech`], of `/v1/audio/transcriptions/stream`.
 pub async fn live(state: &AppState, steps: &[Step<'_>]) -> Vec<String> {
-    Session::<Live>::new(state, ()).run(steps).await
+    of::<Live>(state, (), steps).await
 }
 
 /// A transcript whose words take a fifth of a second each, but those of one letter, which take none.
@@ -192,8 +183,8 @@ impl<P: Protocol> Session<P> {
                 }
             };
             match job.input.await {
-                Ok(input) => {
-                    drop(self.protocol.request(&job.reply, input));
+                Ok(make) => {
+                    drop(make(&mut self.protocol, &job.reply));
                     let sample_rate = job.engine.profile().info.sample_rate_hz;
                     let reply = job.reply;
                     let generation = Generation {

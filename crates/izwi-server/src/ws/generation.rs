@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput};
 use tokio::sync::mpsc;
 
-use super::protocol::{Job, Protocol};
+use super::protocol::{Job, MakeRequest, Protocol};
 use crate::error::ApiError;
 use crate::speech::begin;
 
@@ -21,14 +21,14 @@ pub(super) type Started = Result<(StreamingOutput, Chunks), ApiError>;
 pub(super) struct Generation<P: Protocol> {
     pub(super) engine: Engine,
     pub(super) reply: P::Reply,
-    stage: Stage<P::Input>,
+    stage: Stage<P>,
     /// The request, for protocols that have several generations at once: an engine without room for another stream may have
     /// room once one of them has ended.
     again: Option<EngineCoreRequest>,
 }
 
-enum Stage<I> {
-    Preparing(BoxFuture<'static, Result<I, ApiError>>),
+enum Stage<P: Protocol> {
+    Preparing(BoxFuture<'static, Result<MakeRequest<P>, ApiError>>),
     Starting(BoxFuture<'static, Started>),
     /// The engine had no room.
     Waiting,
@@ -44,8 +44,8 @@ pub(super) struct Stream {
 }
 
 /// What happens next in a generation.
-pub(super) enum Progress<I> {
-    Prepared(Result<I, ApiError>),
+pub(super) enum Progress<P: Protocol> {
+    Prepared(Result<MakeRequest<P>, ApiError>),
     Started(Started),
     /// `None` if the engine cut the stream off.
     Chunk(Option<StreamingOutput>),
@@ -57,7 +57,7 @@ impl<P: Protocol> Generation<P> {
     }
 
     /// Waits for the next progress. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Progress<P::Input> {
+    pub(super) async fn next(&mut self) -> Progress<P> {
         match &mut self.stage {
             Stage::Preparing(input) => Progress::Prepared(input.await),
             Stage::Starting(started) => Progress::Started(started.await),

@@ -13,11 +13,9 @@ mod setup;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{
-    Engine, EngineCoreRequest, FinishReason, LiveWindow, RequestId, Segment, StreamingOutput, Task,
-};
+use izwi_core::engine::{Engine, LiveWindow, RequestId, Segment, StreamingOutput, Task};
 use izwi_types::TokenLogprob;
 use tokio::time::Instant;
 
@@ -63,7 +61,6 @@ impl Protocol for Live {
     const KIND: &'static str = "live";
     type Frame = ClientFrame;
     type Model = Lease;
-    type Input = EngineCoreRequest;
     type Reply = Step;
     type Opening = ();
 
@@ -104,20 +101,20 @@ impl Protocol for Live {
         match frame {
             ClientFrame::Config(fields) => self.configure(*fields, model, out)?,
             ClientFrame::Audio(audio) => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 if self.session.is_none() {
                     self.configure(ConfigFields::default(), model, out)?;
                 }
                 self.hear(&audio, out)?;
             }
             ClientFrame::Flush => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 if let Some(session) = &mut self.session {
                     session.turns.end_turn();
                 }
             }
             ClientFrame::Done => {
-                self.check_open()?;
+                frame::check_open(self.is_closed)?;
                 self.close_input();
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
@@ -136,14 +133,6 @@ impl Protocol for Live {
         Some(step)
     }
 
-    fn request(&mut self, _step: &Step, request: EngineCoreRequest) -> EngineCoreRequest {
-        request
-    }
-
-    fn number(_step: &Step) -> u64 {
-        0
-    }
-
     fn deliver(
         &mut self,
         step: &mut Step,
@@ -158,14 +147,8 @@ impl Protocol for Live {
     }
 
     fn end(&mut self, step: Step, outcome: Outcome, out: &mut Outbox) {
-        let is_complete = match outcome {
-            Outcome::Finished(finish) => {
-                !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled)
-            }
-            Outcome::Cancelled | Outcome::Failed => false,
-        };
         let Some(session) = &mut self.session else { return };
-        let words = is_complete.then(|| words_behind(&step)).flatten();
+        let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
         let mut events = Vec::new();
         session.turns.take((step.end_ms, step.is_thorough), words, step.begun.elapsed(), &mut events);
         for event in &events {
@@ -199,13 +182,6 @@ impl Protocol for Live {
 }
 
 impl Live {
-    fn check_open(&self) -> Result<(), ApiError> {
-        if self.is_closed {
-            return Err(ApiError::OutOfOrder("the session has ended already; open another session"));
-        }
-        Ok(())
-    }
-
     fn configure(
         &mut self,
         fields: ConfigFields,
@@ -215,7 +191,7 @@ impl Live {
         if self.session.is_some() {
             return Err(frame::CONFIGURED);
         }
-        self.check_open()?;
+        frame::check_open(self.is_closed)?;
         let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
         let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
         let memory = UploadMemory::of_session(&self.state);
@@ -277,7 +253,7 @@ fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>
         session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
     let segments = Vec::new();
     let reply = Step { end_ms, start_ms, decided, is_thorough, segments, begun: Instant::now() };
-    Ok(Job { engine: Engine::clone(&session.setup.engine), input: ready(Ok(request)).boxed(), reply })
+    Ok(Job::new(Engine::clone(&session.setup.engine), request, reply))
 }
 
 /// The words of a step after what was decided; `None` if its transcript does not begin with that.

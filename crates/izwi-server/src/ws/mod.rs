@@ -11,22 +11,24 @@ mod frame;
 pub mod fuzzing;
 mod generation;
 mod live;
-pub(crate) mod outbox;
+pub mod outbox;
 #[cfg(test)]
 mod page;
 mod pending_model;
 pub(crate) mod playback;
-pub(crate) mod produced;
-pub(crate) mod protocol;
+pub mod produced;
+pub mod protocol;
 mod resume;
-pub(crate) mod socket;
-pub(crate) mod speech;
+pub mod socket;
+pub mod speech;
 mod writer;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Extension, State, WebSocketUpgrade};
+use axum::extract::{Extension, FromRequestParts, WebSocketUpgrade};
+use axum::http::request::Parts;
 use axum::response::Response;
 use izwi_core::engine::RequestId;
 use tokio::sync::OwnedSemaphorePermit;
@@ -78,12 +80,10 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
 )]
 async fn speech_stream(
-    State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
     Extension(resumable): Extension<Arc<ResumeTable>>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    open_resumable::<Speech>(state, id, resumable, upgrade, ())
+    upgrade.open_resumable::<Speech>(resumable, ())
 }
 
 /// Spoken conversation over a WebSocket: text or audio in, text and audio out
@@ -96,12 +96,10 @@ async fn speech_stream(
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
 )]
 async fn chat_stream(
-    State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
     Extension(resumable): Extension<Arc<ResumeTable>>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    open_resumable::<Chat>(state, id, resumable, upgrade, ())
+    upgrade.open_resumable::<Chat>(resumable, ())
 }
 
 /// Audio in, its transcript out while it is spoken, over a WebSocket
@@ -113,27 +111,13 @@ async fn chat_stream(
     tag = "transcription",
     responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
 )]
-async fn transcription_stream(
-    State(state): State<AppState>,
-    Extension(id): Extension<RequestId>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, ApiError> {
-    open::<Live>(state, id, upgrade, ())
-}
-
-/// Opens a session that cannot be continued on another connection, if fewer than the limit are open.
-pub(crate) fn open<P: Protocol>(
-    state: AppState,
-    id: RequestId,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    opening: P::Opening,
-) -> Result<Response, ApiError> {
-    open_resumable::<P>(state, id, Arc::default(), upgrade, opening)
+async fn transcription_stream(upgrade: SessionUpgrade) -> Result<Response, ApiError> {
+    upgrade.open::<Live>(())
 }
 
 /// Serves a session of a protocol that WebSockets do not carry, until it ends. It cannot be continued on another
 /// connection.
-pub(crate) async fn serve<P: Protocol>(
+pub async fn serve<P: Protocol>(
     state: AppState,
     id: RequestId,
     socket: Socket,
@@ -143,26 +127,64 @@ pub(crate) async fn serve<P: Protocol>(
     driver::run::<P>(state, Arc::default(), id, socket, permit, opening).await;
 }
 
-fn open_resumable<P: Protocol>(
+/// The upgrade of a WebSocket, for one session.
+#[derive(Debug)]
+pub struct SessionUpgrade {
     state: AppState,
     id: RequestId,
-    resumable: Arc<ResumeTable>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    opening: P::Opening,
-) -> Result<Response, ApiError> {
-    let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
-    let permit = state.admit_session()?;
-    let record = record::current();
-    let message_limit = state.config().max_frame_bytes.saturating_mul(REFUSED_WITH_ERROR);
-    Ok(upgrade
-        .max_message_size(message_limit)
-        .max_frame_size(message_limit)
-        .write_buffer_size(0)
-        .max_write_buffer_size(MAX_WRITE_BUFFER)
-        .protocols(SUBPROTOCOLS)
-        .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
-        .on_upgrade(move |socket| async move {
-            let session = driver::run::<P>(state, resumable, id, socket.into(), permit, opening);
-            record::within(record, session).await;
-        }))
+}
+
+impl FromRequestParts<AppState> for SessionUpgrade {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
+        let id = parts.extensions.get::<RequestId>().cloned().unwrap_or_else(RequestId::random);
+        let upgrade = WebSocketUpgrade::from_request_parts(parts, state).await;
+        Ok(Self { state: state.clone(), id, upgrade })
+    }
+}
+
+impl SessionUpgrade {
+    /// Refuses a request that is no upgrade, before anything is done for it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn checked(self) -> Result<Self, ApiError> {
+        match self.upgrade {
+            Err(error) => Err(ApiError::UpgradeRequired(error.body_text())),
+            Ok(_) => Ok(self),
+        }
+    }
+
+    /// Opens a session that cannot be continued on another connection, if fewer than the limit are open.
+    ///
+    /// # Errors
+    /// It is no upgrade, or too many sessions are open.
+    pub fn open<P: Protocol>(self, opening: P::Opening) -> Result<Response, ApiError> {
+        self.open_resumable::<P>(Arc::default(), opening)
+    }
+
+    fn open_resumable<P: Protocol>(
+        self,
+        resumable: Arc<ResumeTable>,
+        opening: P::Opening,
+    ) -> Result<Response, ApiError> {
+        let Self { state, id, upgrade } = self;
+        let upgrade = upgrade.map_err(|error| ApiError::UpgradeRequired(error.body_text()))?;
+        let permit = state.admit_session()?;
+        let record = record::current();
+        let message_limit = state.config().max_frame_bytes.saturating_mul(REFUSED_WITH_ERROR);
+        Ok(upgrade
+            .max_message_size(message_limit)
+            .max_frame_size(message_limit)
+            .write_buffer_size(0)
+            .max_write_buffer_size(MAX_WRITE_BUFFER)
+            .protocols(SUBPROTOCOLS)
+            .on_failed_upgrade(|error| tracing::debug!(%error, "upgrade failed"))
+            .on_upgrade(move |socket| async move {
+                let session = driver::run::<P>(state, resumable, id, socket.into(), permit, opening);
+                record::within(record, session).await;
+            }))
+    }
 }

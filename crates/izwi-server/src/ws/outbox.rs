@@ -18,7 +18,8 @@ use crate::error::ApiError;
 const MAX_KEPT: usize = 4_096;
 
 /// The queue of a session, and after it the last of what was sent.
-pub(crate) struct Outbox {
+#[derive(Debug)]
+pub struct Outbox {
     entries: VecDeque<Entry>,
     /// Index of the next entry to send.
     next: usize,
@@ -42,6 +43,7 @@ pub(crate) struct Outbox {
 /// Gives a frame another shape; `None` if it is not sent.
 type Translation = fn(Value) -> Option<Value>;
 
+#[derive(Debug)]
 struct Entry {
     content: Content,
     /// Samples of the session up to the end of this entry.
@@ -51,6 +53,7 @@ struct Entry {
     sent_at: Option<Instant>,
 }
 
+#[derive(Debug)]
 enum Content {
     Text(Utf8Bytes),
     Binary(Bytes),
@@ -109,7 +112,7 @@ impl Outbox {
     }
 
     /// Changes every frame from now on.
-    pub(crate) fn translate(&mut self, translation: Translation) {
+    pub fn translate(&mut self, translation: Translation) {
         self.translation = Some(translation);
     }
 
@@ -124,7 +127,7 @@ impl Outbox {
     }
 
     /// Queues a frame.
-    pub(crate) fn frame(&mut self, frame: &impl Serialize) {
+    pub fn frame(&mut self, frame: &impl Serialize) {
         let text = match self.translation {
             None => json(frame),
             // Serializing strings and numbers cannot fail.
@@ -150,7 +153,7 @@ impl Outbox {
     }
 
     /// Queues bytes without a description, for protocols whose sessions cannot be continued.
-    pub(crate) fn binary(&mut self, bytes: Bytes) {
+    pub fn binary(&mut self, bytes: Bytes) {
         self.push(Content::Binary(bytes), 0, false);
     }
 

@@ -4,9 +4,9 @@ use izwi_core::engine::Emission;
 
 /// The emissions of an answer, as far as they were delivered.
 #[derive(Debug, Default)]
-pub(crate) struct Produced {
+pub struct Produced {
     /// What was delivered whole; moved into the conversation with the end of the answer.
-    pub(crate) emissions: Vec<Emission>,
+    pub emissions: Vec<Emission>,
     /// For each emission, the samples of the answer up to its end, and whether it is audio.
     ends: Vec<(u64, bool)>,
     /// Whether the conversation has the answer.
@@ -14,7 +14,8 @@ pub(crate) struct Produced {
 }
 
 impl Produced {
-    pub(crate) fn push(&mut self, emissions: Vec<Emission>, ends: &[u64]) {
+    /// Adds emissions, and the samples of the answer up to the end of each.
+    pub fn push(&mut self, emissions: Vec<Emission>, ends: &[u64]) {
         let are_audio = emissions.iter().map(|emission| matches!(emission, Emission::Frame(_)));
         self.ends.extend(ends.iter().copied().zip(are_audio));
         self.emissions.extend(emissions);
@@ -22,7 +23,7 @@ impl Produced {
 
     /// How many emissions were heard in the first `played` samples. Text tokens run ahead of their audio: those after the
     /// last frame that was heard do not count, unless the answer `is_complete` and all of it was heard.
-    pub(crate) fn heard(&self, played: u64, is_complete: bool) -> usize {
+    pub fn heard(&self, played: u64, is_complete: bool) -> usize {
         if is_complete && self.ends.iter().all(|(end, is_audio)| !is_audio || *end <= played) {
             return self.ends.len();
         }
@@ -32,7 +33,7 @@ impl Produced {
     }
 
     /// Keeps the first `kept` emissions.
-    pub(crate) fn truncate(&mut self, kept: usize) {
+    pub fn truncate(&mut self, kept: usize) {
         self.emissions.truncate(kept);
         self.ends.truncate(kept);
     }

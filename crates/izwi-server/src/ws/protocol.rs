@@ -2,11 +2,14 @@
 //!
 //! A protocol must not know the socket, the clocks or the engine's stream. It writes frames into an [`Outbox`].
 
+use std::fmt;
+use std::future::ready;
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::types::audio_duration;
 use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
@@ -18,22 +21,26 @@ use crate::state::AppState;
 
 /// A message of the client, within the size limit.
 #[derive(Debug)]
-pub(crate) enum ClientMessage {
+pub enum ClientMessage {
+    /// Text.
     Text(Utf8Bytes),
+    /// Bytes.
     Binary(Bytes),
 }
 
 /// What names a session, and the secret that continues it.
 #[derive(Debug)]
-pub(crate) struct Identity {
-    pub(crate) id: RequestId,
+pub struct Identity {
+    /// Names it in frames and in the log.
+    pub id: RequestId,
     /// `None` if sessions cannot be continued.
     pub(crate) resume_token: Option<String>,
 }
 
 /// What the driver has to do after a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
+    /// Nothing.
     None,
     /// End the current generations and drop the jobs after them. Without a current generation it does nothing.
     Interrupt,
@@ -59,17 +66,46 @@ impl Action {
     }
 }
 
+/// Makes the request of a job whose input is ready.
+pub(crate) type MakeRequest<P> = Box<dyn FnOnce(&mut P, &<P as Protocol>::Reply) -> EngineCoreRequest + Send>;
+
 /// The next generation of a session.
-pub(crate) struct Job<P: Protocol> {
+pub struct Job<P: Protocol> {
     pub(crate) engine: Engine,
     /// Prepares what the request is made of.
-    pub(crate) input: BoxFuture<'static, Result<P::Input, ApiError>>,
+    pub(crate) input: BoxFuture<'static, Result<MakeRequest<P>, ApiError>>,
     pub(crate) reply: P::Reply,
+}
+
+impl<P: Protocol> Job<P> {
+    /// A job whose request is ready.
+    pub fn new(engine: Engine, request: EngineCoreRequest, reply: P::Reply) -> Self {
+        Self::prepared(engine, ready(Ok(request)), |_, _, request| request, reply)
+    }
+
+    /// A job whose request `make` makes of what takes time to prepare.
+    pub fn prepared<I: Send + 'static>(
+        engine: Engine,
+        input: impl Future<Output = Result<I, ApiError>> + Send + 'static,
+        make: impl FnOnce(&mut P, &P::Reply, I) -> EngineCoreRequest + Send + 'static,
+        reply: P::Reply,
+    ) -> Self {
+        let input = input.map_ok(|input| -> MakeRequest<P> {
+            Box::new(move |protocol, reply| make(protocol, reply, input))
+        });
+        Self { engine, input: input.boxed(), reply }
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Job<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("engine", &self.engine).finish_non_exhaustive()
+    }
 }
 
 /// How a generation ended.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The engine sent its last chunk.
     Finished(Box<Finish>),
     /// The client interrupted it before the first chunk.
@@ -78,12 +114,21 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// Whether the engine ended the generation as it was asked to.
+    pub fn is_complete(&self) -> bool {
+        let Self::Finished(finish) = self else { return false };
+        !matches!(finish.reason, FinishReason::Error | FinishReason::Cancelled)
+    }
+}
+
 /// The end of an engine's stream.
 #[derive(Debug)]
-pub(crate) struct Finish {
+pub struct Finish {
     /// `Interrupted` if the client interrupted it, even where the engine had finished before it knew.
-    pub(crate) reason: FinishReason,
-    pub(crate) stats: RequestStats,
+    pub reason: FinishReason,
+    /// What the engine says of it.
+    pub stats: RequestStats,
     /// Whether chunks were withheld because the client interrupted.
     pub(crate) is_interrupted: bool,
     pub(crate) sample_rate_hz: u32,
@@ -103,7 +148,7 @@ impl Finish {
 
 /// The state of one session of a dialect. The driver calls [`receive`](Self::receive) for each frame in order, and
 /// [`next_job`](Self::next_job) whenever fewer than [`MAX_GENERATIONS`](Self::MAX_GENERATIONS) run.
-pub(crate) trait Protocol: Sized + Send + 'static {
+pub trait Protocol: Sized + Send + 'static {
     /// Tells sessions of different protocols apart.
     const KIND: &'static str;
 
@@ -114,13 +159,12 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     type Frame: Send;
     /// A leased engine, with whatever is looked up in it before a session can be configured.
     type Model: Send;
-    /// What a request is made of, if that takes time to prepare.
-    type Input: Send;
     /// State of one generation: how its chunks are encoded and how much was delivered.
     type Reply: Send;
     /// What the URL and the headers of the upgrade say.
     type Opening: Send + 'static;
 
+    /// A session that begins.
     fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
 
     /// Writes the frames that greet a client, if it is greeted before its first frame.
@@ -131,6 +175,10 @@ pub(crate) trait Protocol: Sized + Send + 'static {
         Ok(())
     }
 
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It has not the shape of a frame.
     fn parse(message: ClientMessage) -> Result<Self::Frame, ApiError>;
 
     /// Whether a frame asks to continue another session.
@@ -165,11 +213,10 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     /// Takes the next job from the queue, or says why it cannot be done.
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>>;
 
-    /// Makes the request of a job whose input is ready.
-    fn request(&mut self, reply: &Self::Reply, input: Self::Input) -> EngineCoreRequest;
-
-    /// The number that clients know a generation by.
-    fn number(reply: &Self::Reply) -> u64;
+    /// The number that clients know a generation by, where there may be several.
+    fn number(_reply: &Self::Reply) -> u64 {
+        0
+    }
 
     /// Writes the frames of one chunk.
     fn deliver(
@@ -191,9 +238,10 @@ pub(crate) trait Protocol: Sized + Send + 'static {
     /// Whether the input is closed and nothing is queued.
     fn is_over(&self) -> bool;
 
-    /// Writes the last frame of a session that is over.
-    fn write_done(&self, out: &mut Outbox);
+    /// Writes the last frame of a session that is over, if there is one.
+    fn write_done(&self, _out: &mut Outbox) {}
 
+    /// Tells an error of the session.
     fn write_error(&self, error: &ApiError, out: &mut Outbox);
 
     /// Writes why a generation failed. [`end`](Self::end) follows.

@@ -15,22 +15,22 @@
 //!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
-pub(crate) mod live_text;
+mod live_text;
 mod parse;
-pub(crate) mod text_queue;
+mod text_queue;
 
 use std::sync::Arc;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput, Task, TextInput};
+use izwi_core::engine::{Engine, RequestId, StreamingOutput, Task, TextInput};
 use izwi_types::TextNotes;
 use tokio::time::Instant;
 
-use self::live_text::LiveText;
-use self::text_queue::{NextText, TextQueue};
+pub use self::live_text::sentence_ends;
+pub use self::text_queue::{SpokenText, TextQueue};
 use super::frame;
 use super::outbox::Outbox;
 use super::playback::Timeline;
@@ -55,8 +55,6 @@ pub(super) struct Speech {
     text: TextQueue,
     /// Utterances that may not have been heard.
     timeline: Timeline<()>,
-    /// The utterance that is spoken while its text arrives.
-    live: Option<LiveText>,
     /// Number of the next utterance.
     next_utterance: u64,
 }
@@ -92,19 +90,16 @@ impl Protocol for Speech {
     const KIND: &'static str = "speech";
     type Frame = ClientFrame;
     type Model = Model;
-    type Input = String;
     type Reply = Utterance;
     type Opening = ();
 
     fn new(state: &AppState, identity: Identity, (): ()) -> Self {
-        let config = state.config();
         Self {
             state: state.clone(),
             identity,
             setup: None,
-            text: TextQueue::new(config.max_input_chars, config.max_session_chars),
+            text: TextQueue::new(state.config()),
             timeline: Timeline::new("utterance"),
-            live: None,
             next_utterance: 0,
         }
     }
@@ -150,11 +145,12 @@ impl Protocol for Speech {
                     self.configure(ConfigFields::default(), model, out)?;
                 }
                 self.text.push(&text)?;
-                self.feed();
+                self.tell();
             }
             ClientFrame::Flush => {
                 self.text.check_open()?;
-                self.flush();
+                self.text.flush();
+                self.tell();
             }
             ClientFrame::Done => {
                 self.text.check_open()?;
@@ -165,12 +161,8 @@ impl Protocol for Speech {
                 if self.setup.is_none() || !config.is_empty() {
                     self.configure(config, model, out)?;
                 }
-                if self.live.is_some() {
-                    self.text.push(&text)?;
-                    self.close_input();
-                } else {
-                    self.text.push_last(&text)?;
-                }
+                self.text.push_last(&text)?;
+                self.tell();
             }
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
             ClientFrame::Ack(ack) => {
@@ -189,38 +181,22 @@ impl Protocol for Speech {
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let setup = self.setup.as_ref()?;
-        let text = self.text.next()?;
-        let (text, text_input, is_open) = match text {
-            NextText::Whole(text) => (text, None, false),
-            NextText::Complete(text) => (text, Some(TextInput::new()), false),
-            NextText::Start(text) => (text, Some(TextInput::new()), true),
-        };
+        let text = self.text.next_utterance()?;
         let encoded = match setup.output.chunks(setup.sent_chunks) {
             Ok(encoded) => encoded,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.text.ended();
+                return Some(Err(error));
+            }
         };
         let (setup, number) = (Arc::clone(setup), self.next_utterance);
         self.next_utterance += 1;
-        self.timeline.begin(number, text.clone(), ());
+        self.timeline.begin(number, text.text.clone(), ());
+        self.tell();
+        let text_input = text.input.clone();
+        let request = setup.chunks.of(text.request(&setup.options));
         let engine = Engine::clone(&setup.engine);
-        match &text_input {
-            Some(input) if is_open => self.live = Some(LiveText::new(input.clone(), &text)),
-            // A text input without more to come always ends.
-            Some(input) => drop(input.finish()),
-            None => {}
-        }
-        self.feed();
-        let utterance = Utterance { setup, number, encoded, text_input };
-        Some(Ok(Job { engine, input: ready(Ok(text)).boxed(), reply: utterance }))
-    }
-
-    fn request(&mut self, utterance: &Utterance, text: String) -> EngineCoreRequest {
-        let Setup { options, chunks, .. } = &*utterance.setup;
-        let request = chunks.of(options.request(text));
-        match &utterance.text_input {
-            Some(input) => request.with_text_input(input.clone()),
-            None => request,
-        }
+        Some(Ok(Job::new(engine, request, Utterance { setup, number, encoded, text_input })))
     }
 
     fn number(utterance: &Utterance) -> u64 {
@@ -274,7 +250,7 @@ impl Protocol for Speech {
     }
 
     fn end(&mut self, utterance: Utterance, outcome: Outcome, out: &mut Outbox) {
-        self.live = None;
+        self.text.ended();
         let Outcome::Finished(finish) = outcome else {
             self.timeline.remove(utterance.number);
             return;
@@ -290,13 +266,12 @@ impl Protocol for Speech {
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.live = None;
         self.text.clear()
     }
 
     fn close_input(&mut self) {
-        self.flush();
         self.text.finish();
+        self.tell();
     }
 
     fn is_over(&self) -> bool {
@@ -313,30 +288,11 @@ impl Protocol for Speech {
 }
 
 impl Speech {
-    /// Gives text that has arrived to the utterance that is being spoken, if it takes any.
-    fn feed(&mut self) {
-        let Some(mut live) = self.live.take() else { return };
-        let has_ended = self.text.feed(&mut live);
-        self.tell(&live);
-        self.live = Some(live).filter(|_| !has_ended);
-    }
-
-    /// Ends the utterance that is being spoken as it arrives, or makes one of the buffered text.
-    fn flush(&mut self) {
-        match self.live.take() {
-            Some(mut live) => {
-                self.text.flush_into(&mut live);
-                self.tell(&live);
-            }
-            None => self.text.flush(),
-        }
-    }
-
     /// Tells the timeline the text of the utterance that is being spoken as it arrives: the last one.
-    fn tell(&mut self, live: &LiveText) {
+    fn tell(&mut self) {
         let last = self.next_utterance.saturating_sub(1);
-        if let Some(spoken) = self.timeline.get_mut(last) {
-            live.text().clone_into(&mut spoken.text);
+        if let (Some(text), Some(spoken)) = (self.text.spoken(), self.timeline.get_mut(last)) {
+            text.clone_into(&mut spoken.text);
         }
     }
 
@@ -390,7 +346,6 @@ impl Speech {
         count_interrupt(Task::Tts);
         self.timeline.clear();
         self.text.clear();
-        self.live = None;
         Ok(())
     }
 }

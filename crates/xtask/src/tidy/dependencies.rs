@@ -19,7 +19,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("izwi-core", &["izwi-audio", "izwi-hub", "izwi-kernels", "izwi-models", "izwi-nn", "izwi-types"]),
     ("izwi-remote", &["izwi-audio", "izwi-core", "izwi-types"]),
     ("izwi-server", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-types"]),
-    ("izwi-cli", &["izwi-audio", "izwi-core", "izwi-hub", "izwi-remote", "izwi-server", "izwi-types"]),
+    ("izwi-dialects", &["izwi-audio", "izwi-core", "izwi-server", "izwi-types"]),
+    (
+        "izwi-cli",
+        &["izwi-audio", "izwi-core", "izwi-dialects", "izwi-hub", "izwi-remote", "izwi-server", "izwi-types"],
+    ),
     ("xtask", &[]),
 ];
 
@@ -55,6 +59,7 @@ const BANNED: &[(&str, &[&str], &str)] = &[
     ),
     ("izwi-remote", &["candle", "axum"], "a client of other servers knows no tensor and no routes"),
     ("izwi-server", &["candle"], "the server reaches models through izwi-core"),
+    ("izwi-dialects", &["candle"], "dialects reach models through izwi-core"),
     ("izwi-cli", &["candle"], "the binary reaches models through izwi-core"),
 ];
 

@@ -76,7 +76,7 @@ fn send(bytes: &[u8], content_type: String) {
     let request = request.body(Body::from(body.to_vec())).unwrap();
     let (status, answer) = Service::with(|service| {
         service.runtime.block_on(async {
-            let router: Router = router(service.state.clone());
+            let router: Router = router(service.state.clone(), izwi_dialects::all());
             let response = router.oneshot(request).await.unwrap();
             let status = response.status();
             (status, response.into_body().collect().await.map(|body| body.to_bytes()))

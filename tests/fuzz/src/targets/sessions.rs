@@ -233,8 +233,8 @@ fn run(bytes: &[u8], kind: Kind) {
                 Kind::Speech => fuzzing::speech(&service.state, &steps).await,
                 Kind::Chat => fuzzing::chat(&service.state, &steps).await,
                 Kind::Live => fuzzing::live(&service.state, &steps).await,
-                Kind::ElevenLabs => fuzzing::elevenlabs(&service.state, &steps).await,
-                Kind::Realtime => fuzzing::realtime(&service.state, &steps).await,
+                Kind::ElevenLabs => izwi_dialects::fuzzing::elevenlabs(&service.state, &steps).await,
+                Kind::Realtime => izwi_dialects::fuzzing::realtime(&service.state, &steps).await,
             }
         })
     });

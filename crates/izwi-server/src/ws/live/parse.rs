@@ -3,7 +3,7 @@
 use crate::dto::live::{CLIENT_FRAMES, ClientFrame};
 use crate::error::ApiError;
 use crate::extract::parse_json;
-use crate::ws::frame::{kind, unknown};
+use crate::ws::frame::kind;
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
@@ -13,6 +13,6 @@ pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
         "input.flush" => ClientFrame::Flush,
         "input.done" => ClientFrame::Done,
         "ping" => ClientFrame::Ping,
-        other => return Err(unknown(other, CLIENT_FRAMES)),
+        other => return Err(ApiError::unknown_frame(other, CLIENT_FRAMES)),
     })
 }

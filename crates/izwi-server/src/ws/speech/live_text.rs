@@ -21,16 +21,22 @@ pub(crate) struct LiveText {
     input: TextInput,
     /// Its text so far.
     text: String,
+    has_ended: bool,
 }
 
 impl LiveText {
     pub(crate) fn new(input: TextInput, text: &str) -> Self {
-        Self { input, text: text.to_owned() }
+        Self { input, text: text.to_owned(), has_ended: false }
     }
 
     /// Its text so far.
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether it takes no more text.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance after it. Returns
@@ -49,6 +55,7 @@ impl LiveText {
         if has_ended && let Err(error) = self.input.finish() {
             tracing::error!(%error, "the text of an utterance cannot be ended");
         }
+        self.has_ended = has_ended;
         has_ended
     }
 }
@@ -71,7 +78,7 @@ pub(crate) fn first_end(text: &str) -> Option<usize> {
 }
 
 /// Where the complete sentences of `text` end. A sentence is complete once white space follows its terminator.
-pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
+pub fn sentence_ends(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut letters = 0;
     let mut terminated = false;

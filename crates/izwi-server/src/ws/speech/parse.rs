@@ -2,26 +2,26 @@
 
 use crate::dto::session::{CLIENT_FRAMES, ClientFrame, TextFields};
 use crate::error::ApiError;
-use crate::extract::{parse_json, parse_with_options};
-use crate::ws::frame::{interrupt, kind, playback_ack, required_text, resume, unknown};
+use crate::extract::{parse_json, parse_with_options, required};
+use crate::ws::frame::{interrupt, kind, playback_ack, resume};
 
 /// Reads a frame; members it does not know are ignored.
 pub(super) fn parse(text: &str) -> Result<ClientFrame, ApiError> {
     let bytes = text.as_bytes();
     Ok(match kind(bytes)?.as_str() {
         "session.config" => ClientFrame::Config(parse_with_options(bytes)?),
-        "input.text" => ClientFrame::Text(required_text(parse_json::<TextFields>(bytes)?.text)?),
+        "input.text" => ClientFrame::Text(required("text", parse_json::<TextFields>(bytes)?.text)?),
         "input.flush" => ClientFrame::Flush,
         "input.done" => ClientFrame::Done,
         "speak" => ClientFrame::Speak {
-            text: required_text(parse_json::<TextFields>(bytes)?.text)?,
+            text: required("text", parse_json::<TextFields>(bytes)?.text)?,
             config: parse_with_options(bytes)?,
         },
         "playback.ack" => ClientFrame::Ack(playback_ack(bytes)?),
         "interrupt" => ClientFrame::Interrupt(interrupt(bytes)?),
         "session.resume" => ClientFrame::Resume(resume(bytes)?),
         "ping" => ClientFrame::Ping,
-        other => return Err(unknown(other, CLIENT_FRAMES)),
+        other => return Err(ApiError::unknown_frame(other, CLIENT_FRAMES)),
     })
 }
 

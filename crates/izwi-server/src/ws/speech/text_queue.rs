@@ -4,14 +4,19 @@
 
 use std::collections::VecDeque;
 
+use izwi_core::engine::{EngineCoreRequest, TextInput};
+
 use super::live_text::{LiveText, first_end, sentence_ends, utterance_end};
+use crate::config::ServerConfig;
 use crate::error::ApiError;
-use crate::speech::check_text;
+use crate::speech::{ResolvedSpeechOptions, check_text};
 
 /// Complete sentences of at least this many characters together become an utterance without a flush.
 const EARLY_CHARS: usize = 40;
+
+/// The text of a session that arrives in pieces, and the utterances it is cut into.
 #[derive(Debug)]
-pub(crate) struct TextQueue {
+pub struct TextQueue {
     buffer: String,
     utterances: VecDeque<String>,
     session_chars: usize,
@@ -22,11 +27,33 @@ pub(crate) struct TextQueue {
     /// Whether the last utterance came as a whole.
     is_whole: bool,
     is_done: bool,
+    /// The utterance that is spoken while its text arrives.
+    live: Option<LiveText>,
+}
+
+/// The text of an utterance that is to be spoken.
+#[derive(Debug)]
+pub struct SpokenText {
+    /// All of it, or its first words.
+    pub text: String,
+    /// Where the rest comes from while it is spoken, in a session whose text is spoken as it arrives.
+    pub input: Option<TextInput>,
+}
+
+impl SpokenText {
+    /// The engine's request.
+    pub fn request(self, options: &ResolvedSpeechOptions) -> EngineCoreRequest {
+        let request = options.request(self.text);
+        match self.input {
+            Some(input) => request.with_text_input(input),
+            None => request,
+        }
+    }
 }
 
 /// The text of the next utterance.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NextText {
+enum NextText {
     /// All of it, at once.
     Whole(String),
     /// All of it, of a session whose text is spoken as it arrives.
@@ -36,7 +63,12 @@ pub(crate) enum NextText {
 }
 
 impl TextQueue {
-    pub(crate) fn new(max_utterance_chars: usize, max_session_chars: usize) -> Self {
+    /// The text of a session with the limits of `config`.
+    pub fn new(config: &ServerConfig) -> Self {
+        Self::of_limits(config.max_input_chars, config.max_session_chars)
+    }
+
+    fn of_limits(max_utterance_chars: usize, max_session_chars: usize) -> Self {
         Self {
             buffer: String::new(),
             utterances: VecDeque::new(),
@@ -46,18 +78,24 @@ impl TextQueue {
             is_live: false,
             is_whole: false,
             is_done: false,
+            live: None,
         }
     }
 
     /// From now on text is spoken as it arrives.
-    pub(crate) fn set_live(&mut self) {
+    pub fn set_live(&mut self) {
         self.is_live = true;
     }
 
-    /// Takes a piece of text; unless text is spoken as it arrives, complete sentences become an utterance once there are enough of them.
-    pub(crate) fn push(&mut self, text: &str) -> Result<(), ApiError> {
+    /// Takes a piece of text: for the utterance that is spoken, if text is spoken as it arrives; else complete sentences become
+    /// an utterance once there are enough of them.
+    ///
+    /// # Errors
+    /// The text has ended, or is longer than it may be.
+    pub fn push(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
         if self.is_live {
+            self.feed();
             return Ok(());
         }
         let end = sentences_end(&self.buffer);
@@ -70,10 +108,13 @@ impl TextQueue {
     }
 
     /// Takes the last text, as one utterance with the text before it.
-    pub(crate) fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_last(&mut self, text: &str) -> Result<(), ApiError> {
         self.append(text)?;
+        self.is_whole = self.open_live().is_none();
         self.finish();
-        self.is_whole = true;
         Ok(())
     }
 
@@ -97,13 +138,17 @@ impl TextQueue {
     }
 
     /// Checks that a whole text could be taken and is not blank.
-    pub(crate) fn check_whole(&self, text: &str) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// It could not, or is.
+    pub fn check_whole(&self, text: &str) -> Result<(), ApiError> {
         self.check_open()?;
         check_text("text", text, self.max_utterance_chars)
     }
 
-    /// Makes an utterance of the buffered text.
-    pub(crate) fn flush(&mut self) {
+    /// Ends the utterance that is spoken as it arrives with the buffered text, or makes one of that.
+    pub fn flush(&mut self) {
+        self.give(true);
         let text = std::mem::take(&mut self.buffer);
         let text = text.trim();
         if !text.is_empty() {
@@ -112,26 +157,39 @@ impl TextQueue {
     }
 
     /// Flushes and takes no more text.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.flush();
         self.is_done = true;
     }
 
-    /// Ends the utterance that is spoken as it arrives with the buffered text.
-    pub(crate) fn flush_into(&mut self, live: &mut LiveText) {
-        let mut text = std::mem::take(&mut self.buffer);
-        live.take(&mut text, true);
-        self.buffer = text;
-        self.flush();
+    /// Gives the buffered text to the utterance that is spoken as it arrives, if it takes any.
+    fn feed(&mut self) {
+        self.give(false);
     }
 
-    /// Gives the buffered text to the utterance that is spoken as it arrives. Returns whether that has ended.
-    pub(crate) fn feed(&mut self, live: &mut LiveText) -> bool {
-        live.take(&mut self.buffer, false)
+    fn give(&mut self, is_all: bool) {
+        if let Some(live) = self.live.as_mut().filter(|live| !live.has_ended()) {
+            live.take(&mut self.buffer, is_all);
+        }
+    }
+
+    fn open_live(&self) -> Option<&LiveText> {
+        self.live.as_ref().filter(|live| !live.has_ended())
+    }
+
+    /// The text so far of the utterance that is spoken as it arrives, until that is over.
+    pub fn spoken(&self) -> Option<&str> {
+        self.live.as_ref().map(LiveText::text)
+    }
+
+    /// Tells that an utterance is over.
+    pub fn ended(&mut self) {
+        self.live = None;
     }
 
     /// Drops text that was not taken yet. False if there was none.
-    pub(crate) fn clear(&mut self) -> bool {
+    pub fn clear(&mut self) -> bool {
+        self.live = None;
         let had_text = !self.utterances.is_empty() || !self.buffer.trim().is_empty();
         self.buffer.clear();
         self.utterances.clear();
@@ -139,11 +197,31 @@ impl TextQueue {
     }
 
     /// Text that was not taken yet, in order.
-    pub(crate) fn remaining(&self) -> impl Iterator<Item = &str> {
+    pub fn remaining(&self) -> impl Iterator<Item = &str> {
         self.utterances.iter().map(String::as_str).chain([self.buffer.trim()])
     }
 
-    pub(crate) fn next(&mut self) -> Option<NextText> {
+    /// The next utterance, if there is enough text for one.
+    pub fn next_utterance(&mut self) -> Option<SpokenText> {
+        let (text, input) = match self.next_text()? {
+            NextText::Whole(text) => (text, None),
+            NextText::Complete(text) => {
+                let input = TextInput::new();
+                // A text input without more to come always ends.
+                drop(input.finish());
+                (text, Some(input))
+            }
+            NextText::Start(text) => {
+                let input = TextInput::new();
+                self.live = Some(LiveText::new(input.clone(), &text));
+                (text, Some(input))
+            }
+        };
+        self.feed();
+        Some(SpokenText { text, input })
+    }
+
+    fn next_text(&mut self) -> Option<NextText> {
         let Some(mut text) = self.utterances.pop_front() else {
             return self.is_live.then(|| self.first_words()).flatten().map(NextText::Start);
         };
@@ -167,11 +245,15 @@ impl TextQueue {
     }
 
     /// Whether the text has ended and every utterance was taken.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.is_done && self.utterances.is_empty()
     }
 
-    pub(crate) fn check_open(&self) -> Result<(), ApiError> {
+    /// Checks that the text has not ended.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn check_open(&self) -> Result<(), ApiError> {
         if self.is_done {
             return Err(ApiError::OutOfOrder("the session's text has ended already; open another session"));
         }
@@ -186,12 +268,10 @@ fn sentences_end(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use izwi_core::engine::TextInput;
-
     use super::*;
 
     fn queue() -> TextQueue {
-        TextQueue::new(100, 250)
+        TextQueue::of_limits(100, 250)
     }
 
     fn whole(text: &str) -> NextText {
@@ -200,21 +280,20 @@ mod tests {
 
     #[test]
     fn live_text_is_spoken_from_its_first_word_on() {
-        let mut queue = TextQueue::new(1_000, 5_000);
+        let mut queue = TextQueue::of_limits(1_000, 5_000);
         queue.set_live();
         queue.push(" The qui").unwrap();
-        assert_eq!(queue.next(), Some(NextText::Start("The".to_owned())));
-        let mut live = LiveText::new(TextInput::new(), "The");
-        assert!(!queue.feed(&mut live));
+        assert_eq!(queue.next_utterance().unwrap().text, "The");
         queue.push("ck fox. ").unwrap();
-        assert!(!queue.feed(&mut live));
-        assert_eq!(queue.next(), None, "all text went to the utterance");
-        queue.flush_into(&mut live);
+        assert_eq!(queue.spoken(), Some("The quick fox. "));
+        assert_eq!(queue.next_text(), None, "all text went to the utterance");
+        queue.flush();
+        queue.ended();
         queue.push("Next. ").unwrap();
         queue.flush();
-        assert_eq!(queue.next(), Some(NextText::Complete("Next.".to_owned())));
+        assert_eq!(queue.next_text(), Some(NextText::Complete("Next.".to_owned())));
         queue.push_last("As a whole.").unwrap();
-        assert_eq!(queue.next(), Some(whole("As a whole.")));
+        assert_eq!(queue.next_text(), Some(whole("As a whole.")));
         assert!(queue.is_over());
     }
 
@@ -234,11 +313,11 @@ mod tests {
     fn enough_complete_text_becomes_an_utterance_and_the_rest_stays() {
         let mut queue = queue();
         queue.push("Short one. ").unwrap();
-        assert_eq!(queue.next(), None);
+        assert_eq!(queue.next_text(), None);
         queue.push("This sentence makes it long enough. And a rest").unwrap();
-        assert_eq!(queue.next(), Some(whole("Short one. This sentence makes it long enough.")));
+        assert_eq!(queue.next_text(), Some(whole("Short one. This sentence makes it long enough.")));
         queue.finish();
-        assert_eq!(queue.next(), Some(whole("And a rest")));
+        assert_eq!(queue.next_text(), Some(whole("And a rest")));
         assert!(queue.is_over());
     }
 
@@ -249,7 +328,7 @@ mod tests {
         assert_eq!(queue.push(&"b".repeat(41)).unwrap_err().param(), Some("text"));
         queue.push(&"c".repeat(40)).unwrap();
         queue.flush();
-        assert_eq!(queue.next(), Some(whole(&("a".repeat(60) + &"c".repeat(40)))));
+        assert_eq!(queue.next_text(), Some(whole(&("a".repeat(60) + &"c".repeat(40)))));
         queue.push(&"d".repeat(100)).unwrap();
         queue.flush();
         assert!(queue.push(&"e".repeat(51)).unwrap_err().to_string().contains("250"));

@@ -1,0 +1,210 @@
+//! `POST /v1/listen`: one recording as the body, its transcript with words and their times; and what its WebSocket shares:
+//! the parameters of a transcript.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::{Extension, Request, State};
+use axum::response::{IntoResponse, Response};
+use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
+use izwi_server::extract::{ApiQuery, ContentType};
+use izwi_server::openapi::TranscriptionRefusals;
+use izwi_server::record;
+use izwi_server::stats_headers;
+use izwi_server::transcription::CheckedRequest;
+use izwi_server::upload::{RawUpload, Recording};
+use izwi_server::{ApiError, AppState, Lease};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
+
+use super::params::{Params, model_of};
+use super::results::{Alternative, ModelInfo, Utterance, hex, now};
+
+/// Beginnings of the names of hosted models, and whole names.
+const HOSTED: [&str; 8] = ["nova", "flux", "enhanced", "base", "whisper-", "general", "meeting", "phonecall"];
+/// Parameters that are refused: a result elsewhere, private words that stay, several transcripts.
+const UNSUPPORTED: [&str; 4] = ["callback", "callback_method", "multichannel", "redact"];
+
+/// A model, and how it is to transcribe.
+pub(super) struct Listener {
+    pub(super) engine: Lease,
+    checked: CheckedRequest,
+}
+
+impl Listener {
+    /// Leases the model that the parameters name, and checks them against it.
+    pub(super) async fn load(state: &AppState, params: &Params) -> Result<Self, ApiError> {
+        params.refuse(&UNSUPPORTED)?;
+        for name in ["punctuate", "smart_format"] {
+            params.switch(name)?;
+        }
+        let name = params.text("model");
+        // A model of this server may have such a name.
+        let is_own = name.is_some_and(|name| state.registry().find(name).is_ok());
+        let model = if is_own { name } else { model_of(name, &HOSTED) };
+        let engine = state.lease(model, Task::Asr).await?;
+        let detects = params.switch("detect_language")? || params.text("language") == Some("multi");
+        let terms: Vec<&str> =
+            params.all("keyterm").chain(params.all("keywords").map(without_weight)).collect();
+        let options = TranscriptionOptions {
+            language: params.text("language").filter(|_| !detects).map(primary),
+            prompt: Some(terms.join(", ")),
+            ..TranscriptionOptions::default()
+        };
+        let options = options.with_words();
+        let model = &engine.profile().model;
+        let checked = CheckedRequest::of_options(model, options, Some("verbose_json"), false)?;
+        Ok(Self { engine, checked })
+    }
+
+    /// The engine's request for the bytes of a file.
+    pub(super) fn request(&self, file: bytes::Bytes) -> Result<EngineCoreRequest, ApiError> {
+        self.checked.request(Recording::file(file, "body"), &self.engine)
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.engine.profile().model
+    }
+}
+
+/// The language of a tag: models know no regions.
+fn primary(tag: &str) -> String {
+    tag.split(['-', '_']).next().unwrap_or_default().to_owned()
+}
+
+/// A keyword without the weight after it.
+fn without_weight(keyword: &str) -> &str {
+    keyword.split_once(':').map_or(keyword, |(word, _)| word)
+}
+
+/// What the query says of the transcript.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "the document of the API is made of it; `Params` reads the query")]
+pub(super) struct ListenQuery {
+    /// Id of a model, or a name of a hosted one.
+    model: Option<String>,
+    /// Language of the speech.
+    language: Option<String>,
+    /// Whether the language is detected, by a model of several.
+    detect_language: Option<String>,
+    /// Whether the segments are listed.
+    utterances: Option<String>,
+    /// A likely word; may repeat.
+    keyterm: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeepgramTranscript)]
+pub(super) struct ListenResponse {
+    #[schema(value_type = Object)]
+    metadata: Metadata,
+    #[schema(value_type = Object)]
+    results: Results,
+}
+
+#[derive(Debug, Serialize)]
+struct Metadata {
+    transaction_key: &'static str,
+    request_id: String,
+    sha256: String,
+    created: String,
+    duration: f64,
+    channels: u32,
+    models: Vec<String>,
+    model_info: BTreeMap<String, ModelInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct Results {
+    channels: Vec<Channel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    utterances: Option<Vec<Utterance>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Channel {
+    alternatives: Vec<Alternative>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detected_language: Option<String>,
+}
+
+/// Speech to text, as Deepgram
+///
+/// The body is the recording. Parameters and answer are Deepgram's; docs/compatibility.md lists them.
+#[utoipa::path(
+    post,
+    path = "/v1/listen",
+    tag = "dialects",
+    params(ListenQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The transcript.", body = ListenResponse), TranscriptionRefusals),
+)]
+pub(super) async fn transcribe(
+    State(state): State<AppState>,
+    Extension(id): Extension<RequestId>,
+    ApiQuery(params): ApiQuery<Vec<(String, String)>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    listen(&state, &id, &Params::new(params), request).await
+}
+
+async fn listen(
+    state: &AppState,
+    id: &RequestId,
+    params: &Params,
+    request: Request,
+) -> Result<Response, ApiError> {
+    if ContentType::of(&request).is_json() {
+        let message =
+            "a JSON body with a url is not supported: nothing is fetched; send the recording as the body";
+        return Err(ApiError::invalid("url", message));
+    }
+    if let Some(encoding) = params.text("encoding") {
+        let encoding = izwi_types::excerpt(encoding);
+        let message = format!(
+            "encoding '{encoding}' is not supported for a whole recording; send a file such as WAV without it"
+        );
+        return Err(ApiError::invalid("encoding", message));
+    }
+    let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
+    let RawUpload { bytes, memory } = RawUpload::read(request, state).await?;
+    let sha256 = hex(&Sha256::digest(&bytes));
+    let listener = Listener::load(state, params).await?;
+    let request = listener.request(bytes)?.with_id(id.clone());
+    let output = listener.engine.generate(request).await;
+    drop(memory);
+    let refusal = |error| ApiError::from_engine(error, listener.model(), id).about_recording("body");
+    let output = output.map_err(refusal)?;
+    record::generated(&listener.engine, &output.stats, output.stats.finish_reason);
+    let transcript = output.transcript.unwrap_or_default();
+    let model = listener.model().to_owned();
+    let segments = transcript.segments.iter().enumerate();
+    let response = ListenResponse {
+        metadata: Metadata {
+            transaction_key: "deprecated",
+            request_id: id.as_str().to_owned(),
+            sha256,
+            created: now(),
+            duration: output.stats.audio_duration.as_secs_f64(),
+            channels: 1,
+            model_info: BTreeMap::from([(model.clone(), ModelInfo::new(&model))]),
+            models: vec![model],
+        },
+        results: Results {
+            utterances: utterances
+                .then(|| segments.map(|(number, segment)| Utterance::of(number, segment)).collect()),
+            channels: vec![Channel {
+                alternatives: vec![Alternative::of(&transcript.segments, 0.0)],
+                detected_language: transcript.language.filter(|_| detects),
+            }],
+        },
+    };
+    let ignored = params.ignored();
+    state.ignored_log().note(&ignored);
+    let mut response = Json(response).into_response();
+    response.headers_mut().extend(stats_headers::of(&output.stats));
+    response.headers_mut().extend(ignored.headers());
+    Ok(response)
+}

@@ -1,0 +1,635 @@
+//! The configuration of a Realtime session and of a response: what clients change of it, and how they see it.
+//!
+//! `session.update` changes only the members it has. Knows no model.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
+use izwi_server::ApiError;
+use izwi_server::encoding::EncodedUtterance;
+use izwi_server::extract::{check_range, non_blank};
+use izwi_server::transcription::CheckedRequest;
+use izwi_server::turns::{PcmEncoding, PcmInput, TurnOptions};
+use izwi_server::voices::OPENAI_VOICES;
+use izwi_types::{TranscriptionOptions, excerpt};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use super::refusal::Refusal;
+
+/// Rate of `audio/pcm` without one, in Hz.
+const DEFAULT_RATE_HZ: u32 = 24_000;
+/// Rate of `audio/pcmu` and `audio/pcma`.
+const TELEPHONE_RATE_HZ: u32 = 8_000;
+const MAX_OUTPUT_TOKENS: RangeInclusive<u64> = 1..=4_096;
+const PREFIX_PADDING_MS: RangeInclusive<u64> = 0..=5_000;
+const SILENCE_DURATION_MS: RangeInclusive<u64> = 100..=10_000;
+/// Metadata of a response. <https://platform.openai.com/docs/api-reference/realtime-client-events/response/create>
+const MAX_METADATA: usize = 16;
+/// The ASR model without one of its own: an alias of the default one.
+const DEFAULT_ASR: &str = "whisper-1";
+/// The one voice of a model of conversations.
+const OWN_VOICE: &str = "default";
+
+/// What a session does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The model answers.
+    Realtime,
+    /// What is said is transcribed.
+    Transcription,
+}
+
+/// An encoding and its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AudioFormat {
+    pub(super) encoding: PcmEncoding,
+    pub(super) rate_hz: u32,
+}
+
+impl AudioFormat {
+    const PCM: Self = Self { encoding: PcmEncoding::S16Le, rate_hz: DEFAULT_RATE_HZ };
+
+    /// The encoder of a response.
+    pub(super) fn encoder(self, sample_rate_hz: u32) -> Result<EncodedUtterance, ApiError> {
+        let format = match self.encoding {
+            PcmEncoding::S16Le => &S16LE,
+            PcmEncoding::MuLaw => &ULAW,
+            PcmEncoding::ALaw => &ALAW,
+        };
+        let output_rate_hz = Some(self.rate_hz);
+        EncodedUtterance::with(
+            format,
+            EncoderConfig { output_rate_hz, ..EncoderConfig::streamed(sample_rate_hz) },
+        )
+    }
+
+    fn view(self) -> Value {
+        match self.encoding {
+            PcmEncoding::S16Le => json!({"type": "audio/pcm", "rate": self.rate_hz}),
+            PcmEncoding::MuLaw => json!({"type": "audio/pcmu"}),
+            PcmEncoding::ALaw => json!({"type": "audio/pcma"}),
+        }
+    }
+}
+
+/// Server VAD.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct TurnDetection {
+    pub(super) options: TurnOptions,
+    /// Whether the end of a turn asks for a response.
+    pub(super) create_response: bool,
+    /// Whether the start of a turn cancels the response.
+    pub(super) interrupt_response: bool,
+}
+
+impl Default for TurnDetection {
+    fn default() -> Self {
+        Self { options: TurnOptions::default(), create_response: true, interrupt_response: true }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Modality {
+    Audio,
+    Text,
+}
+
+impl Modality {
+    fn parse(param: &str, names: &[String]) -> Result<Self, Refusal> {
+        match names {
+            [one] if one == "audio" => Ok(Self::Audio),
+            [one] if one == "text" => Ok(Self::Text),
+            _ => Err(Refusal::invalid(param, format!("{param} must be [\"audio\"] or [\"text\"]"))),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Audio => "audio",
+            Self::Text => "text",
+        }
+    }
+}
+
+/// How what the user says is transcribed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Transcription {
+    /// As the client names it; `None` for the default one.
+    pub(super) model: Option<String>,
+    pub(super) request: CheckedRequest,
+}
+
+impl Transcription {
+    pub(super) fn new(patch: TranscriptionPatch) -> Result<Self, Refusal> {
+        const PARAM: &str = "session.audio.input.transcription";
+        let TranscriptionPatch { model, language, prompt } = patch;
+        let model = non_blank(model);
+        let options = TranscriptionOptions { language, prompt, ..Default::default() };
+        // Somebody waits for the answer to a turn.
+        let request =
+            CheckedRequest::of_options(model.as_deref().unwrap_or(DEFAULT_ASR), options, None, true);
+        let request = request.map_err(|error| {
+            let param = format!("{PARAM}.{}", error.param().unwrap_or("model"));
+            Refusal::invalid(&param, error.to_string())
+        })?;
+        Ok(Self { model, request })
+    }
+}
+
+/// The configuration of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SessionConfig {
+    pub(super) kind: Kind,
+    pub(super) instructions: Option<String>,
+    pub(super) modality: Modality,
+    pub(super) max_output_tokens: Option<usize>,
+    pub(super) input_format: AudioFormat,
+    pub(super) output_format: AudioFormat,
+    pub(super) turn_detection: Option<TurnDetection>,
+    pub(super) transcription: Option<Transcription>,
+    /// As the client sent them; `None` if it did not.
+    transcription_view: Option<TranscriptionPatch>,
+}
+
+/// `session` of `session.update`. Members that are not listed are ignored, as clients of the OpenAI API expect.
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "an object")]
+pub(crate) struct SessionPatch {
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) model: Option<String>,
+    instructions: Option<String>,
+    output_modalities: Option<Vec<String>>,
+    max_output_tokens: Option<Value>,
+    audio: Option<AudioPatch>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    prompt: Option<Value>,
+    truncation: Option<Value>,
+    include: Option<Vec<String>>,
+    /// Whether it came in the shape of the beta.
+    #[serde(skip)]
+    pub(super) is_beta: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct AudioPatch {
+    input: Option<InputPatch>,
+    output: Option<OutputPatch>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct InputPatch {
+    format: Option<FormatPatch>,
+    #[serde(default, deserialize_with = "present")]
+    turn_detection: Option<Option<TurnDetectionPatch>>,
+    #[serde(default, deserialize_with = "present")]
+    transcription: Option<Option<TranscriptionPatch>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct OutputPatch {
+    format: Option<FormatPatch>,
+    voice: Option<Value>,
+    speed: Option<f32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
+struct FormatPatch {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    rate: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
+struct TurnDetectionPatch {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    threshold: Option<f32>,
+    prefix_padding_ms: Option<u64>,
+    silence_duration_ms: Option<u64>,
+    create_response: Option<bool>,
+    interrupt_response: Option<bool>,
+    idle_timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct TranscriptionPatch {
+    pub(super) model: Option<String>,
+    language: Option<String>,
+    prompt: Option<String>,
+}
+
+/// `response` of `response.create`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(expecting = "an object")]
+pub(crate) struct ResponsePatch {
+    instructions: Option<String>,
+    output_modalities: Option<Vec<String>>,
+    max_output_tokens: Option<Value>,
+    audio: Option<AudioPatch>,
+    metadata: Option<BTreeMap<String, String>>,
+    conversation: Option<String>,
+    input: Option<Vec<Value>>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    prompt: Option<Value>,
+}
+
+/// What a response is generated with.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ResponseConfig {
+    pub(super) instructions: Option<String>,
+    pub(super) modality: Modality,
+    pub(super) max_output_tokens: Option<usize>,
+    pub(super) output_format: AudioFormat,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// Tells null from absent.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(from).map(Some)
+}
+
+impl SessionConfig {
+    /// A session with a model of conversations, as it is opened.
+    pub(super) fn realtime() -> Self {
+        Self {
+            kind: Kind::Realtime,
+            instructions: None,
+            modality: Modality::Audio,
+            max_output_tokens: None,
+            input_format: AudioFormat::PCM,
+            output_format: AudioFormat::PCM,
+            turn_detection: Some(TurnDetection::default()),
+            transcription: None,
+            transcription_view: None,
+        }
+    }
+
+    /// A transcription session, as it is opened; with the default model without one.
+    ///
+    /// # Errors
+    /// The name of the model cannot be used.
+    pub(super) fn transcription(model: Option<String>) -> Result<Self, Refusal> {
+        let patch = TranscriptionPatch { model, ..TranscriptionPatch::default() };
+        Ok(Self {
+            kind: Kind::Transcription,
+            transcription: Some(Transcription::new(patch.clone())?),
+            transcription_view: Some(patch),
+            ..Self::realtime()
+        })
+    }
+
+    /// The configuration with the members of `patch` in place.
+    pub(super) fn patched(&self, patch: &SessionPatch) -> Result<Self, Refusal> {
+        check_refused(patch.tools.as_deref(), patch.tool_choice.as_ref(), patch.prompt.as_ref(), "session")?;
+        if let Some(truncation) = patch.truncation.as_ref().filter(|value| *value != "auto") {
+            let shown = excerpt(truncation);
+            return Err(Refusal::unsupported("session.truncation", &format!("it is {shown}; use \"auto\"")));
+        }
+        if patch.include.as_ref().is_some_and(|include| !include.is_empty()) {
+            return Err(Refusal::unsupported("session.include", "there are no logprobs; leave it out"));
+        }
+        let kind = match patch.kind.as_deref() {
+            None => self.kind,
+            Some("realtime") => Kind::Realtime,
+            Some("transcription") => Kind::Transcription,
+            Some(other) => {
+                let message = format!("session.type is '{}'; use realtime or transcription", excerpt(other));
+                return Err(Refusal::invalid("session.type", message));
+            }
+        };
+        let mut config = match kind {
+            _ if kind == self.kind => self.clone(),
+            Kind::Realtime => Self::realtime(),
+            Kind::Transcription => Self::transcription(None)?,
+        };
+        if let Some(instructions) = &patch.instructions {
+            config.instructions = non_blank(Some(instructions.clone()));
+        }
+        if let Some(names) = &patch.output_modalities {
+            config.modality = Modality::parse("session.output_modalities", names)?;
+        }
+        if let Some(tokens) = &patch.max_output_tokens {
+            config.max_output_tokens = max_tokens("session.max_output_tokens", tokens)?;
+        }
+        if let Some(input) = patch.audio.as_ref().and_then(|audio| audio.input.as_ref()) {
+            config.patch_input(input)?;
+        }
+        if let Some(output) = patch.audio.as_ref().and_then(|audio| audio.output.as_ref()) {
+            config.output_format = output.checked("session.audio.output", config.output_format)?;
+        }
+        Ok(config)
+    }
+
+    fn patch_input(&mut self, input: &InputPatch) -> Result<(), Refusal> {
+        if let Some(format) = &input.format {
+            self.input_format = format.checked("session.audio.input.format", self.input_format)?;
+        }
+        match &input.turn_detection {
+            None => {}
+            Some(None) => self.turn_detection = None,
+            Some(Some(patch)) => self.turn_detection = Some(patch.applied(self.turn_detection)?),
+        }
+        match &input.transcription {
+            None => {}
+            Some(None) if self.kind == Kind::Transcription => {
+                let what = "a transcription session transcribes; leave it out for the default model";
+                return Err(Refusal::unsupported("session.audio.input.transcription", what));
+            }
+            Some(None) => (self.transcription, self.transcription_view) = (None, None),
+            Some(Some(patch)) => {
+                let mut merged = self.transcription_view.clone().unwrap_or_default();
+                merged.model = patch.model.clone().or(merged.model);
+                merged.language = patch.language.clone().or(merged.language);
+                merged.prompt = patch.prompt.clone().or(merged.prompt);
+                self.transcription = Some(Transcription::new(merged.clone())?);
+                self.transcription_view = Some(merged);
+            }
+        }
+        Ok(())
+    }
+
+    /// The session as its client sees it.
+    pub(super) fn view(&self, id: &str, model: Option<&str>) -> Value {
+        let turn_detection = self.turn_detection.map(|detection| {
+            json!({
+                "type": "server_vad",
+                "threshold": detection.options.threshold,
+                "prefix_padding_ms": detection.options.prefix_padding_ms,
+                "silence_duration_ms": detection.options.silence_duration_ms,
+                "idle_timeout_ms": null,
+                "create_response": detection.create_response,
+                "interrupt_response": detection.interrupt_response,
+            })
+        });
+        let transcription = self.transcription_view.as_ref().map(|patch| {
+            let model = patch.model.as_deref().unwrap_or(DEFAULT_ASR);
+            json!({"model": model, "language": patch.language, "prompt": patch.prompt})
+        });
+        let input = json!({
+            "format": self.input_format.view(),
+            "noise_reduction": null,
+            "transcription": transcription,
+            "turn_detection": turn_detection,
+        });
+        if self.kind == Kind::Transcription {
+            return json!({
+                "type": "transcription",
+                "object": "realtime.transcription_session",
+                "id": id,
+                "audio": {"input": input},
+                "include": null,
+            });
+        }
+        json!({
+            "type": "realtime",
+            "object": "realtime.session",
+            "id": id,
+            "model": model,
+            "instructions": self.instructions.as_deref().unwrap_or_default(),
+            "output_modalities": [self.modality.name()],
+            "max_output_tokens": tokens_view(self.max_output_tokens),
+            "audio": {"input": input, "output": output_view(self.output_format)},
+            "tools": [],
+            "tool_choice": "auto",
+            "truncation": "auto",
+            "tracing": null,
+            "prompt": null,
+            "include": null,
+        })
+    }
+
+    /// What a response without settings of its own is generated with.
+    pub(super) fn response(&self) -> ResponseConfig {
+        ResponseConfig {
+            instructions: self.instructions.clone(),
+            modality: self.modality,
+            max_output_tokens: self.max_output_tokens,
+            output_format: self.output_format,
+            metadata: None,
+        }
+    }
+}
+
+impl ResponseConfig {
+    /// The settings with those of a client in place.
+    pub(super) fn patched(mut self, patch: ResponsePatch) -> Result<Self, Refusal> {
+        check_refused(patch.tools.as_deref(), patch.tool_choice.as_ref(), patch.prompt.as_ref(), "response")?;
+        if let Some(conversation) = patch.conversation.filter(|name| name != "auto") {
+            let what =
+                format!("it is '{}'; every response belongs to the conversation", excerpt(&conversation));
+            return Err(Refusal::unsupported("response.conversation", &what));
+        }
+        if patch.input.is_some() {
+            let what = "create items with conversation.item.create";
+            return Err(Refusal::unsupported("response.input", what));
+        }
+        if let Some(metadata) = patch.metadata {
+            if metadata.len() > MAX_METADATA {
+                let message = format!("response.metadata has more than {MAX_METADATA} members");
+                return Err(Refusal::invalid("response.metadata", message));
+            }
+            self.metadata = Some(metadata);
+        }
+        if let Some(instructions) = non_blank(patch.instructions) {
+            self.instructions = Some(instructions);
+        }
+        if let Some(names) = &patch.output_modalities {
+            self.modality = Modality::parse("response.output_modalities", names)?;
+        }
+        if let Some(tokens) = &patch.max_output_tokens {
+            self.max_output_tokens = max_tokens("response.max_output_tokens", tokens)?;
+        }
+        if let Some(output) = patch.audio.and_then(|audio| audio.output) {
+            self.output_format = output.checked("response.audio.output", self.output_format)?;
+        }
+        Ok(self)
+    }
+
+    /// A response as its client sees it, without its id and its end.
+    pub(super) fn view(&self) -> Value {
+        json!({
+            "object": "realtime.response",
+            "output_modalities": [self.modality.name()],
+            "max_output_tokens": tokens_view(self.max_output_tokens),
+            "audio": {"output": output_view(self.output_format)},
+            "metadata": self.metadata,
+        })
+    }
+}
+
+impl FormatPatch {
+    fn checked(&self, param: &str, before: AudioFormat) -> Result<AudioFormat, Refusal> {
+        let encoding = match self.kind.as_deref() {
+            None => before.encoding,
+            Some("audio/pcm") => PcmEncoding::S16Le,
+            Some("audio/pcmu") => PcmEncoding::MuLaw,
+            Some("audio/pcma") => PcmEncoding::ALaw,
+            Some(other) => {
+                let other = excerpt(other);
+                let message = format!("{param}.type is '{other}'; use audio/pcm, audio/pcmu or audio/pcma");
+                return Err(Refusal::invalid(&format!("{param}.type"), message));
+            }
+        };
+        let rate_hz = match encoding {
+            PcmEncoding::S16Le => self.rate.unwrap_or(DEFAULT_RATE_HZ),
+            PcmEncoding::MuLaw | PcmEncoding::ALaw => TELEPHONE_RATE_HZ,
+        };
+        check_range(&format!("{param}.rate"), rate_hz, &PcmInput::RATES_HZ)?;
+        Ok(AudioFormat { encoding, rate_hz })
+    }
+}
+
+impl OutputPatch {
+    /// Checks all members, and returns the format.
+    fn checked(&self, param: &str, before: AudioFormat) -> Result<AudioFormat, Refusal> {
+        if let Some(speed) = self.speed.filter(|speed| *speed != 1.0) {
+            let what = format!("it is {speed}; the model cannot change its tempo, use 1.0");
+            return Err(Refusal::unsupported(&format!("{param}.speed"), &what));
+        }
+        if let Some(voice) = &self.voice {
+            // A string, or an object with an id.
+            let name = voice.as_str().or_else(|| voice["id"].as_str());
+            if !name.is_some_and(|name| name == OWN_VOICE || OPENAI_VOICES.contains(&name)) {
+                let what = format!("it is {}; the model has one voice, leave it out", excerpt(voice));
+                return Err(Refusal::unsupported(&format!("{param}.voice"), &what));
+            }
+        }
+        let Some(format) = &self.format else { return Ok(before) };
+        let format = format.checked(&format!("{param}.format"), before)?;
+        if !SAMPLE_RATES_HZ.contains(&format.rate_hz) {
+            let message =
+                format!("{param}.format.rate is {}; use one of {SAMPLE_RATES_HZ:?}", format.rate_hz);
+            return Err(Refusal::invalid(&format!("{param}.format.rate"), message));
+        }
+        Ok(format)
+    }
+}
+
+impl TurnDetectionPatch {
+    fn applied(&self, before: Option<TurnDetection>) -> Result<TurnDetection, Refusal> {
+        const PARAM: &str = "session.audio.input.turn_detection";
+        let param = |name: &str| format!("{PARAM}.{name}");
+        // `semantic_vad` is served by server VAD, which `session.updated` tells.
+        if let Some(kind) =
+            self.kind.as_deref().filter(|kind| !matches!(*kind, "server_vad" | "semantic_vad"))
+        {
+            let message = format!("{PARAM}.type is '{}'; use server_vad or null", excerpt(kind));
+            return Err(Refusal::invalid(&param("type"), message));
+        }
+        if self.idle_timeout_ms.is_some() {
+            return Err(Refusal::unsupported(&param("idle_timeout_ms"), "leave it out"));
+        }
+        let TurnDetection { mut options, create_response, interrupt_response } = before.unwrap_or_default();
+        if let Some(threshold) = self.threshold {
+            options.threshold = check_range(&param("threshold"), threshold, &(0.0..=1.0))?;
+        }
+        if let Some(ms) = self.prefix_padding_ms {
+            options.prefix_padding_ms = check_range(&param("prefix_padding_ms"), ms, &PREFIX_PADDING_MS)?;
+        }
+        if let Some(ms) = self.silence_duration_ms {
+            options.silence_duration_ms =
+                check_range(&param("silence_duration_ms"), ms, &SILENCE_DURATION_MS)?;
+        }
+        Ok(TurnDetection {
+            options,
+            create_response: self.create_response.unwrap_or(create_response),
+            interrupt_response: self.interrupt_response.unwrap_or(interrupt_response),
+        })
+    }
+}
+
+/// Refuses tools and prompt templates.
+fn check_refused(
+    tools: Option<&[Value]>,
+    tool_choice: Option<&Value>,
+    prompt: Option<&Value>,
+    of: &str,
+) -> Result<(), Refusal> {
+    if tools.is_some_and(|tools| !tools.is_empty()) {
+        return Err(Refusal::unsupported(&format!("{of}.tools"), "the models call no tools; leave them out"));
+    }
+    if tool_choice.is_some_and(|choice| choice != "auto" && choice != "none") {
+        return Err(Refusal::unsupported(
+            &format!("{of}.tool_choice"),
+            "the models call no tools; use \"auto\"",
+        ));
+    }
+    if prompt.is_some() {
+        return Err(Refusal::unsupported(&format!("{of}.prompt"), "send instructions instead"));
+    }
+    Ok(())
+}
+
+/// Reads a limit of tokens: a number, or `"inf"` for the model's own.
+fn max_tokens(param: &str, value: &Value) -> Result<Option<usize>, Refusal> {
+    if value == "inf" {
+        return Ok(None);
+    }
+    let Some(tokens) = value.as_u64() else {
+        let message = format!("{param} is {}; send a number or \"inf\"", excerpt(value));
+        return Err(Refusal::invalid(param, message));
+    };
+    let tokens = check_range(param, tokens, &MAX_OUTPUT_TOKENS)?;
+    Ok(usize::try_from(tokens).ok())
+}
+
+fn tokens_view(tokens: Option<usize>) -> Value {
+    tokens.map_or_else(|| "inf".into(), Into::into)
+}
+
+fn output_view(format: AudioFormat) -> Value {
+    json!({"format": format.view(), "voice": OWN_VOICE, "speed": 1.0})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patched(config: &SessionConfig, patch: Value) -> SessionConfig {
+        config.patched(&serde_json::from_value(patch).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_update_changes_only_its_members() {
+        let config = SessionConfig::realtime();
+        assert_eq!(patched(&config, json!({})), config);
+        let vad = json!({"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 0.7}}}});
+        let changed = patched(&config, vad);
+        let turns = changed.turn_detection.unwrap();
+        assert_eq!((turns.options.threshold, turns.options.silence_duration_ms), (0.7, 500));
+        let changed =
+            patched(&changed, json!({"audio": {"input": {"turn_detection": {"create_response": false}}}}));
+        let turns = changed.turn_detection.unwrap();
+        assert_eq!((turns.options.threshold, turns.create_response), (0.7, false));
+        let off = patched(&changed, json!({"audio": {"input": {"turn_detection": null}}}));
+        assert_eq!(off.turn_detection, None);
+        assert_eq!(patched(&off, json!({"instructions": "Be kind."})).turn_detection, None);
+        let listening =
+            json!({"audio": {"input": {"transcription": {"model": "whisper-1", "language": "en"}}}});
+        let listening = patched(&off, listening);
+        let later = patched(&listening, json!({"audio": {"input": {"transcription": {"prompt": "Names."}}}}));
+        assert_eq!(later.view("s", None)["audio"]["input"]["transcription"]["language"], "en");
+        let silent = patched(&later, json!({"audio": {"input": {"transcription": null}}}));
+        assert_eq!(silent.transcription, None);
+    }
+
+    #[test]
+    fn a_transcription_session_keeps_its_transcription() {
+        let config = patched(&SessionConfig::realtime(), json!({"type": "transcription"}));
+        assert_eq!(config, SessionConfig::transcription(None).unwrap());
+        let patch = serde_json::from_value(json!({"audio": {"input": {"transcription": null}}})).unwrap();
+        let error = config.patched(&patch).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("session.audio.input.transcription"));
+    }
+}

@@ -1,0 +1,180 @@
+//! The responses and the transcriptions of a session, from their jobs to their ends.
+
+use izwi_audio::encode::EncodeError;
+use izwi_core::engine::{
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, FinishReason, RequestId, SpeechOptions,
+    StreamingOutput,
+};
+use izwi_server::chunking::ChunkSizes;
+use izwi_server::dto::transcription::DurationUsage;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Job, Outcome};
+use izwi_server::{ApiError, AppState};
+
+use super::events::ServerEvent;
+use super::items::{Assistant, Content, Context, Decoded, Item, Samples, Undecoded};
+use super::response::{Asked, CancelReason, Ending, Reply, Responding, Transcribing, usage};
+use super::session::{Session, emit, new_id};
+
+impl Session {
+    pub(super) fn respond(&mut self, asked: Asked, engine: Engine) -> Result<Job<Self>, ApiError> {
+        let encoded = asked.config.output_format.encoder(engine.profile().info.sample_rate_hz)?;
+        let item_id = new_id("item");
+        let undecoded = self.items.undecoded();
+        let content = Content::Assistant(Assistant::new(asked.config.modality));
+        self.items.push(Item { id: item_id.clone(), content });
+        self.active = Some((asked.id.clone(), None));
+        let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone());
+        let reply = Responding {
+            asked,
+            item_id,
+            encoded,
+            text: String::new(),
+            is_told: false,
+            tokens: (0, 0),
+            failure: None,
+        };
+        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(reply))))
+    }
+
+    /// The request for a response, once the user's audio is decoded.
+    fn request(&mut self, reply: &Reply, decoded: Decoded) -> EngineCoreRequest {
+        self.items.set_decoded(decoded);
+        let (Reply::Response(response), Some(chat)) = (reply, &self.chat) else {
+            return EngineCoreRequest::converse(Conversation::new());
+        };
+        let Context { conversation, mut system, end } =
+            self.items.context(&response.item_id, chat.config().conversation_limits());
+        if let Some(answer) = self.items.answer_mut(&response.item_id) {
+            answer.prompt_start = end;
+        }
+        let config = &response.asked.config;
+        system.splice(..0, config.instructions.clone());
+        let options = SpeechOptions {
+            max_tokens: config.max_output_tokens,
+            instructions: (!system.is_empty()).then(|| system.join("\n")),
+            ..SpeechOptions::default()
+        };
+        let request = EngineCoreRequest::converse(Conversation::new())
+            .with_chat(ChatOptions { conversation, text_temperature: None })
+            .with_options(options);
+        match ChunkSizes::resolve(None, None, chat.profile().info.sample_rate_hz) {
+            Ok(chunks) => chunks.of(request),
+            Err(_) => request,
+        }
+    }
+
+    pub(super) fn deliver_response(
+        &mut self,
+        response: &mut Responding,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        if !response.is_told {
+            response.is_told = true;
+            let item = self.items.get(&response.item_id).map(Item::view).unwrap_or_default();
+            let previous = self.items.before(&response.item_id);
+            response.opening(item, previous).into_iter().for_each(|event| emit(event, out));
+        }
+        let audio = response.encoded.encode(&chunk)?;
+        if let Some(delta) = &chunk.text {
+            response.text.push_str(delta);
+        }
+        response.count(&chunk.emissions);
+        for event in response.deltas(chunk.text.as_deref(), &audio) {
+            emit(event, out);
+        }
+        // What comes after a truncation was not heard.
+        if let Some(answer) = self.items.answer_mut(&response.item_id)
+            && let Some(text) = &mut answer.text
+        {
+            text.push_str(chunk.text.as_deref().unwrap_or_default());
+            answer.samples += chunk.samples.len() as u64;
+            answer.produced.push(chunk.emissions, &chunk.emission_ends);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_response(&mut self, response: Responding, outcome: Outcome, out: &mut Outbox) {
+        let cancelled = self.active.take().and_then(|(_, cancelled)| cancelled);
+        let failure = response.failure.clone();
+        let (ending, prompt_tokens) = match &outcome {
+            Outcome::Finished(finish) => {
+                (Ending::of(finish, cancelled, failure), Some(finish.stats.prompt_tokens))
+            }
+            Outcome::Cancelled => (Ending::Cancelled(cancelled.unwrap_or(CancelReason::Client)), None),
+            Outcome::Failed => {
+                let failure = failure.unwrap_or_else(|| ApiError::CutOff.into());
+                if failure.kind == "invalid_request_error" {
+                    // The next response is not to fail of the same.
+                    self.items.drop_undecoded();
+                }
+                (Ending::Failed(failure), None)
+            }
+        };
+        let item = response.is_told.then(|| {
+            if let Some(answer) = self.items.answer_mut(&response.item_id) {
+                answer.state = ending.state();
+                answer.prompt_tokens = prompt_tokens.unwrap_or_default().saturating_sub(answer.prompt_start);
+            }
+            let item = self.items.get(&response.item_id).map(Item::view).unwrap_or_default();
+            let previous = self.items.before(&response.item_id);
+            response.closing(item.clone(), previous).into_iter().for_each(|event| emit(event, out));
+            item
+        });
+        if item.is_none() {
+            self.items.remove(&response.item_id);
+        }
+        let mut done = response.asked.ended(&self.conversation_id, &ending, item);
+        if let Some(prompt_tokens) = prompt_tokens {
+            done["usage"] = usage(prompt_tokens, response.tokens);
+        }
+        emit(ServerEvent::ResponseDone { response: done }, out);
+    }
+
+    pub(super) fn end_transcription(
+        &mut self,
+        transcription: Transcribing,
+        outcome: &Outcome,
+        out: &mut Outbox,
+    ) {
+        let Transcribing { item_id, duration_ms, deltas, failure } = transcription;
+        let failure = failure.or_else(|| match outcome {
+            Outcome::Finished(finish) if finish.reason != FinishReason::Cancelled => None,
+            Outcome::Finished(_) | Outcome::Cancelled => Some(ApiError::Draining.into()),
+            Outcome::Failed => Some(ApiError::CutOff.into()),
+        });
+        if let Some(error) = &failure {
+            return emit(
+                ServerEvent::TranscriptionFailed { item_id: &item_id, content_index: 0, error },
+                out,
+            );
+        }
+        let transcript = deltas.into_text();
+        self.items.set_transcript(&item_id, &transcript);
+        let event = ServerEvent::TranscriptionCompleted {
+            item_id: &item_id,
+            content_index: 0,
+            transcript: &transcript,
+            usage: DurationUsage::new(duration_ms as f64 / 1_000.0),
+        };
+        emit(event, out);
+    }
+}
+
+/// Decodes the user's audio for the model.
+async fn decode(
+    engine: Engine,
+    state: AppState,
+    undecoded: Undecoded,
+    session_id: String,
+) -> Result<Decoded, ApiError> {
+    let mut decoded = Vec::with_capacity(undecoded.len());
+    for (item, part, file) in undecoded {
+        let samples = engine.decode_message(AudioInput::File(file)).await;
+        let id = RequestId::from(session_id.as_str());
+        let samples = samples.map_err(|error| ApiError::from_engine(error, &engine.profile().model, &id))?;
+        decoded.push((item, part, Samples::new(&state, samples)?));
+    }
+    Ok(decoded)
+}

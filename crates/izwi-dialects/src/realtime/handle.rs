@@ -1,0 +1,334 @@
+//! What the events of a client do to a session.
+
+use std::time::Duration;
+
+use izwi_core::engine::Task;
+use izwi_server::ApiError;
+use izwi_server::metrics::count_interrupt;
+use izwi_server::speech::check_text;
+use izwi_server::turns::TurnEvent;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::Action;
+use izwi_types::excerpt;
+
+use super::beta;
+use super::config::{Kind, ResponseConfig, SessionPatch};
+use super::events::{Event, ItemFields, ServerEvent, Truncation};
+use super::input::{Clip, InputBuffer, Limits};
+use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
+use super::refusal::Refusal;
+use super::response::{Asked, CancelReason, Ending, Waiting};
+use super::session::{Models, Session, emit, is_hosted, new_id, refuse};
+
+/// The longest turn that the VAD finds, where the model takes longer ones.
+const MAX_TURN: Duration = Duration::from_secs(60);
+/// A turn ends this much before the limit of the model, because it ends at a frame of the VAD.
+const TURN_MARGIN: Duration = Duration::from_millis(100);
+
+impl Session {
+    pub(super) fn view(&self) -> serde_json::Value {
+        let loaded = self.chat.as_ref().map(|chat| chat.profile().model.as_str());
+        self.config.view(&self.id, loaded.or(self.chat_model.as_deref()))
+    }
+
+    pub(super) fn handle(
+        &mut self,
+        event: Event,
+        models: Option<Result<Models, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, Refusal> {
+        if self.is_closed {
+            return Err(ApiError::Draining.into());
+        }
+        let models = models.transpose()?;
+        let event = match event {
+            Event::Update(patch) => {
+                self.update(&patch, models, out)?;
+                return Ok(Action::None);
+            }
+            event => event,
+        };
+        self.keep(models);
+        self.configure_input()?;
+        match event {
+            Event::Update(_) => {}
+            Event::Append(bytes) => return self.append(&bytes, out),
+            Event::Commit => {
+                let clip = self.input_mut()?.commit()?;
+                let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
+                self.commit(id, &clip, out)?;
+            }
+            Event::Clear => {
+                self.input_mut()?.clear()?;
+                self.turn_item = None;
+                emit(ServerEvent::Cleared, out);
+            }
+            Event::CreateItem(fields, previous) => self.create_item(*fields, previous.as_deref(), out)?,
+            Event::DeleteItem(id) => {
+                if let Content::Assistant(Assistant { state: State::InProgress, .. }) =
+                    &self.items.find(&id)?.content
+                {
+                    return Err(Refusal::invalid(
+                        "item_id",
+                        "the item is being generated; cancel its response",
+                    ));
+                }
+                self.items.remove(&id);
+                emit(ServerEvent::ItemDeleted { item_id: &id }, out);
+            }
+            Event::RetrieveItem(id) => {
+                let item = self.items.find(&id)?.view();
+                emit(ServerEvent::ItemRetrieved { item }, out);
+            }
+            Event::TruncateItem(truncation) => self.truncate(&truncation, out)?,
+            Event::CreateResponse(patch) => {
+                let config = self.config.response().patched(*patch)?;
+                self.ask(config, out)?;
+            }
+            Event::CancelResponse(id) => return self.cancel_by_client(id.as_deref(), out),
+        }
+        Ok(Action::None)
+    }
+
+    fn keep(&mut self, models: Option<Models>) {
+        let Some(Models { chat, asr }) = models else { return };
+        self.chat = chat.or(self.chat.take());
+        self.asr = asr.or(self.asr.take());
+    }
+
+    fn update(
+        &mut self,
+        patch: &SessionPatch,
+        models: Option<Models>,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        let config = self.config.patched(patch)?;
+        let is_new = self.items.is_empty() && self.input.as_ref().is_none_or(InputBuffer::is_empty);
+        if config.kind != self.config.kind && !is_new {
+            let message = "session.type cannot change once there is audio or an item; open another session";
+            return Err(Refusal::invalid("session.type", message));
+        }
+        if let Some(model) = patch.model.as_deref().filter(|model| !is_hosted(model)) {
+            let loaded = models.as_ref().and_then(|models| models.chat.as_ref()).or(self.chat.as_ref());
+            let is_same = self.chat_model.as_deref() == Some(model)
+                || loaded.is_some_and(|chat| chat.profile().model == model);
+            if !is_same {
+                let message = format!(
+                    "session.model is '{}', but a session keeps its model; name it in the URL",
+                    excerpt(model)
+                );
+                return Err(Refusal::invalid("session.model", message));
+            }
+        }
+        if let Some(instructions) = &config.instructions {
+            check_text("session.instructions", instructions, self.state.config().max_input_chars)?;
+        }
+        self.keep(models);
+        self.config = config;
+        self.configure_input()?;
+        if patch.is_beta {
+            out.translate(beta::event);
+        }
+        emit(ServerEvent::SessionUpdated { session: self.view() }, out);
+        Ok(())
+    }
+
+    /// Makes the input buffer fit the configuration and the models.
+    fn configure_input(&mut self) -> Result<(), Refusal> {
+        let (turn, commit) = match (self.config.kind, &self.chat, &self.asr) {
+            (Kind::Realtime, Some(chat), _) => {
+                let longest = chat.config().max_turn_duration;
+                (longest, longest)
+            }
+            (Kind::Transcription, _, Some((_, asr))) => {
+                let longest = asr.config().max_audio_duration;
+                (longest, longest.min(Duration::from_millis(MAX_WAITING_MS)))
+            }
+            _ => return Err(ApiError::OutOfOrder("the session has no model yet; send session.update").into()),
+        };
+        let ms = |time: Duration| time.saturating_sub(TURN_MARGIN).as_millis() as u64;
+        let limits = Limits { turn_ms: ms(turn.min(MAX_TURN)), commit_ms: ms(commit) };
+        match &mut self.input {
+            Some(input) => input.configure(&self.config, limits),
+            None => {
+                self.input = Some(InputBuffer::new(&self.state, &self.config, limits)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn input_mut(&mut self) -> Result<&mut InputBuffer, Refusal> {
+        let missing = || ApiError::OutOfOrder("the session has no model yet; send session.update").into();
+        self.input.as_mut().ok_or_else(missing)
+    }
+
+    fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<Action, Refusal> {
+        let mut action = Action::None;
+        for event in self.input_mut()?.push(bytes)? {
+            match event {
+                TurnEvent::SpeechStarted { at_ms } => {
+                    let id = new_id("item");
+                    emit(ServerEvent::SpeechStarted { audio_start_ms: at_ms, item_id: &id }, out);
+                    self.turn_item = Some(id);
+                    let interrupts = self.config.turn_detection.is_some_and(|turns| turns.interrupt_response);
+                    if interrupts && self.cancel(CancelReason::TurnDetected, out) {
+                        action = Action::Cancel;
+                    }
+                }
+                TurnEvent::SpeechStopped { start_ms, end_ms } => {
+                    let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
+                    emit(ServerEvent::SpeechStopped { audio_end_ms: end_ms, item_id: &id }, out);
+                    // What was decided for this event stands, also if its turn is refused.
+                    if let Err(refusal) = self.end_turn(id, start_ms, end_ms, out) {
+                        refusal.count();
+                        refuse(&refusal, None, out);
+                    }
+                }
+            }
+        }
+        self.input_mut()?.trim();
+        Ok(action)
+    }
+
+    /// Commits a turn that the VAD found, and asks for a response to it.
+    fn end_turn(&mut self, id: String, start_ms: u64, end_ms: u64, out: &mut Outbox) -> Result<(), Refusal> {
+        let clip = self.input_mut()?.turn(start_ms, end_ms)?;
+        self.commit(id, &clip, out)?;
+        let responds = self.config.turn_detection.is_some_and(|turns| turns.create_response);
+        // A response that waits answers this turn, too.
+        if responds && self.config.kind == Kind::Realtime && self.asked.is_none() {
+            self.ask(self.config.response(), out)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, id: String, clip: &Clip, out: &mut Outbox) -> Result<(), Refusal> {
+        let waiting: u64 = self.transcriptions.iter().map(|waiting| waiting.duration_ms).sum();
+        if waiting.max(self.items.waiting_ms()) + clip.duration_ms > MAX_WAITING_MS {
+            return Err(too_much_waits());
+        }
+        self.items.push(Item::audio(id.clone(), clip));
+        let previous_item_id = self.items.before(&id);
+        emit(ServerEvent::Committed { item_id: &id, previous_item_id }, out);
+        self.tell_item(&id, out);
+        if self.config.transcription.is_some() {
+            let (item_id, file) = (id.clone(), clip.file.clone());
+            self.transcriptions.push_back(Waiting { item_id, file, duration_ms: clip.duration_ms });
+        }
+        if self.config.kind == Kind::Transcription {
+            self.items.drop_audio(&id);
+        }
+        Ok(())
+    }
+
+    /// Tells an item of the user, which is complete from the start.
+    fn tell_item(&self, id: &str, out: &mut Outbox) {
+        let Some(item) = self.items.get(id).map(Item::view) else { return };
+        let previous_item_id = self.items.before(id);
+        emit(ServerEvent::ItemAdded { item: item.clone(), previous_item_id }, out);
+        emit(ServerEvent::ItemDone { item, previous_item_id }, out);
+    }
+
+    fn create_item(
+        &mut self,
+        fields: ItemFields,
+        previous: Option<&str>,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        if self.config.kind == Kind::Transcription {
+            return Err(Refusal::unsupported(
+                "type",
+                "a transcription session takes audio from its buffer only",
+            ));
+        }
+        let texts = fields.content.iter().flatten().flat_map(|part| [&part.text, &part.transcript]);
+        let chars = self.chars + texts.flatten().map(|text| text.chars().count()).sum::<usize>();
+        let limit = self.state.config().max_session_chars;
+        if chars > limit {
+            let message =
+                format!("the session has more than {limit} characters of text; open another session");
+            return Err(ApiError::TooLarge(message).into());
+        }
+        let item = Item::create(fields, new_id("item"), self.config.input_format, &self.state)?;
+        let id = item.id.clone();
+        self.items.insert(item, previous)?;
+        self.chars = chars;
+        self.tell_item(&id, out);
+        Ok(())
+    }
+
+    fn truncate(&mut self, truncation: &Truncation, out: &mut Outbox) -> Result<(), Refusal> {
+        let Truncation { item_id, content_index, audio_end_ms } = truncation;
+        self.items.find(item_id)?;
+        let rate = self.chat.as_ref().map_or(0, |chat| chat.profile().info.sample_rate_hz);
+        let Some(answer) = self.items.answer_mut(item_id) else {
+            return Err(Refusal::invalid(
+                "item_id",
+                "the item is no answer of the model; only those are truncated",
+            ));
+        };
+        if *content_index != 0 {
+            let message = format!("content_index is {content_index}; an answer has one part, 0");
+            return Err(Refusal::invalid("content_index", message));
+        }
+        // Clients count by a clock of their own, which may be ahead of the audio that they were sent.
+        let samples = audio_end_ms.saturating_mul(u64::from(rate)) / 1_000;
+        let (samples, audio_end_ms) = match samples > answer.samples {
+            true => (answer.samples, answer.samples * 1_000 / u64::from(rate.max(1))),
+            false => (samples, *audio_end_ms),
+        };
+        answer.truncate(samples);
+        count_interrupt(Task::Chat);
+        let content_index = *content_index;
+        emit(ServerEvent::ItemTruncated { item_id, content_index, audio_end_ms }, out);
+        Ok(())
+    }
+
+    fn ask(&mut self, config: ResponseConfig, out: &mut Outbox) -> Result<(), Refusal> {
+        if self.config.kind == Kind::Transcription {
+            return Err(Refusal::unsupported("type", "a transcription session has no responses"));
+        }
+        let is_active = self.active.as_ref().is_some_and(|(_, cancelled)| cancelled.is_none());
+        if is_active || self.asked.is_some() {
+            let message = "a response is being generated; wait for response.done, or cancel it";
+            return Err(Refusal::coded("conversation_already_has_active_response", None, message));
+        }
+        if !self.items.is_asked() {
+            let message = "there is nothing to answer; commit audio or create a user item first";
+            return Err(Refusal::coded("nothing_to_answer", None, message));
+        }
+        if let Some(instructions) = &config.instructions {
+            check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
+        }
+        let asked = Asked { id: new_id("resp"), config };
+        emit(ServerEvent::ResponseCreated { response: asked.begun(&self.conversation_id) }, out);
+        self.asked = Some(asked);
+        Ok(())
+    }
+
+    fn cancel_by_client(&mut self, id: Option<&str>, out: &mut Outbox) -> Result<Action, Refusal> {
+        let is_meant = |response: &str| id.is_none_or(|id| id == response);
+        let active = self.active.as_ref().is_some_and(|(id, cancelled)| cancelled.is_none() && is_meant(id));
+        if !active && !self.asked.as_ref().is_some_and(|asked| is_meant(&asked.id)) {
+            let message = "no such response is being generated";
+            return Err(Refusal::coded("response_cancel_not_active", None, message));
+        }
+        let stops = self.cancel(CancelReason::Client, out);
+        Ok(if stops { Action::Cancel } else { Action::None })
+    }
+
+    /// Cancels the response that waits, and the one that is generated. Whether the driver has to end the latter.
+    fn cancel(&mut self, reason: CancelReason, out: &mut Outbox) -> bool {
+        if let Some(asked) = self.asked.take() {
+            let response = asked.ended(&self.conversation_id, &Ending::Cancelled(reason), None);
+            emit(ServerEvent::ResponseDone { response }, out);
+        }
+        match &mut self.active {
+            Some((_, cancelled @ None)) => {
+                *cancelled = Some(reason);
+                true
+            }
+            _ => false,
+        }
+    }
+}

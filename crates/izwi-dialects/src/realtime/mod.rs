@@ -1,0 +1,78 @@
+//! The Realtime API of OpenAI (GA names) over WebSocket: `GET /v1/realtime`. Clients of its beta get the names of the beta.
+//!
+//! Choices of this server:
+//! - A session transcribes what is said (`?intent=transcription`, an ASR model, or `session.type` in the first
+//!   `session.update`), or a model of conversations answers it. Names of hosted models stand for the default ones.
+//! - Audio is decoded as it arrives; turns are found by the server's VAD, unless `turn_detection` is null.
+//! - Transcriptions and responses are generated one at a time: responses first, then transcriptions in order. Audio is
+//!   taken meanwhile.
+//! - `conversation.item.truncate` cuts an answer in the model's context to what was heard. Its text is forgotten.
+//! - Items carry no audio back: `conversation.item.retrieve` gives texts and transcripts.
+//! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Tools, prompt templates
+//!   and WebRTC are refused.
+
+mod beta;
+mod config;
+mod events;
+mod generate;
+mod handle;
+mod input;
+mod items;
+mod refusal;
+mod response;
+mod session;
+
+use axum::http::HeaderMap;
+use axum::response::Response;
+use izwi_server::extract::ApiQuery;
+use izwi_server::openapi::SessionRefusals;
+use izwi_server::ws::SessionUpgrade;
+use izwi_server::{ApiError, AppState, Dialect, ServerConfig};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(crate) use self::session::Session;
+
+/// What the URL says.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Opening {
+    /// Id of a model, or a name of a hosted one.
+    model: Option<String>,
+    /// `transcription` for a session that transcribes.
+    intent: Option<String>,
+    /// Whether the client asks for the beta of the API.
+    #[serde(skip)]
+    #[param(ignore)]
+    is_beta: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Realtime;
+
+impl Dialect for Realtime {
+    fn routes(&self, _config: &ServerConfig) -> OpenApiRouter<AppState> {
+        OpenApiRouter::new().routes(routes!(connect))
+    }
+}
+
+/// The Realtime API of OpenAI over a WebSocket
+///
+/// The upgrade of a WebSocket. Its events are those of OpenAI; what is supported stands in docs/compatibility.md.
+#[utoipa::path(
+    get,
+    path = "/v1/realtime",
+    tag = "dialects",
+    params(Opening),
+    responses((status = 101, description = "The connection is a WebSocket."), SessionRefusals),
+)]
+async fn connect(
+    ApiQuery(opening): ApiQuery<Opening>,
+    headers: HeaderMap,
+    upgrade: SessionUpgrade,
+) -> Result<Response, ApiError> {
+    let opening = Opening { is_beta: beta::is_asked_for(&headers), ..opening };
+    upgrade.open::<Session>(opening)
+}

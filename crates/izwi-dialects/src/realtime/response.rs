@@ -1,0 +1,226 @@
+//! What is generated in a Realtime session, a response or a transcription, and the events of it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use izwi_core::engine::{Emission, FinishReason};
+use izwi_server::encoding::EncodedUtterance;
+use izwi_server::transcription::TextDeltas;
+use izwi_server::ws::protocol::Finish;
+use serde_json::{Value, json};
+
+use super::config::{Modality, ResponseConfig};
+use super::events::{Place, ServerEvent};
+use super::items::State;
+use super::refusal::Refusal;
+
+/// Why a response was cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CancelReason {
+    TurnDetected,
+    Client,
+}
+
+impl CancelReason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::TurnDetected => "turn_detected",
+            Self::Client => "client_cancelled",
+        }
+    }
+}
+
+/// A response that has an id.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    pub(super) id: String,
+    pub(super) config: ResponseConfig,
+}
+
+/// A transcription that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) item_id: String,
+    pub(super) file: Bytes,
+    pub(super) duration_ms: u64,
+}
+
+/// A response that is generated.
+pub(crate) struct Responding {
+    pub(super) asked: Asked,
+    pub(super) item_id: String,
+    pub(super) encoded: EncodedUtterance,
+    pub(super) text: String,
+    /// Whether its item was reported.
+    pub(super) is_told: bool,
+    /// Tokens of text and of audio.
+    pub(super) tokens: (usize, usize),
+    pub(super) failure: Option<Refusal>,
+}
+
+/// A transcription that is generated.
+pub(crate) struct Transcribing {
+    pub(super) item_id: String,
+    pub(super) duration_ms: u64,
+    pub(super) deltas: TextDeltas,
+    pub(super) failure: Option<Refusal>,
+}
+
+pub(crate) enum Reply {
+    Response(Box<Responding>),
+    Transcription(Box<Transcribing>),
+}
+
+impl Reply {
+    pub(super) fn failure_mut(&mut self) -> &mut Option<Refusal> {
+        match self {
+            Self::Response(response) => &mut response.failure,
+            Self::Transcription(transcription) => &mut transcription.failure,
+        }
+    }
+}
+
+/// How a response ended.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Completed,
+    MaxTokens,
+    Cancelled(CancelReason),
+    Failed(Refusal),
+}
+
+impl Ending {
+    pub(super) fn of(finish: &Finish, cancelled: Option<CancelReason>, failure: Option<Refusal>) -> Self {
+        if let Some(failure) = failure {
+            return Self::Failed(failure);
+        }
+        match (finish.reason, cancelled) {
+            (FinishReason::Interrupted | FinishReason::Cancelled, reason) => {
+                Self::Cancelled(reason.unwrap_or(CancelReason::Client))
+            }
+            (FinishReason::Length, _) => Self::MaxTokens,
+            _ => Self::Completed,
+        }
+    }
+
+    fn status(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::MaxTokens => "incomplete",
+            Self::Cancelled(_) => "cancelled",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    fn details(&self) -> Value {
+        match self {
+            Self::Completed => Value::Null,
+            Self::MaxTokens => json!({"type": "incomplete", "reason": "max_output_tokens"}),
+            Self::Cancelled(reason) => json!({"type": "cancelled", "reason": reason.name()}),
+            Self::Failed(error) => {
+                let error = json!({"type": error.kind, "code": error.code, "message": error.message});
+                json!({"type": "failed", "error": error})
+            }
+        }
+    }
+
+    /// State of the item.
+    pub(super) fn state(&self) -> State {
+        if matches!(self, Self::Completed) { State::Completed } else { State::Incomplete }
+    }
+}
+
+impl Asked {
+    fn view(&self, conversation: &str, status: &str, details: Value, output: Vec<Value>) -> Value {
+        let mut view = self.config.view();
+        view["id"] = self.id.as_str().into();
+        view["conversation_id"] = conversation.into();
+        view["status"] = status.into();
+        view["status_details"] = details;
+        view["output"] = output.into();
+        view["usage"] = Value::Null;
+        view
+    }
+
+    /// `response` of `response.created`.
+    pub(super) fn begun(&self, conversation: &str) -> Value {
+        self.view(conversation, "in_progress", Value::Null, Vec::new())
+    }
+
+    /// `response` of `response.done`.
+    pub(super) fn ended(&self, conversation: &str, ending: &Ending, output: Option<Value>) -> Value {
+        self.view(conversation, ending.status(), ending.details(), output.into_iter().collect())
+    }
+}
+
+/// `usage` of a response: tokens of the whole prompt, and of the output by kind.
+pub(super) fn usage(prompt_tokens: usize, (text, audio): (usize, usize)) -> Value {
+    json!({
+        "total_tokens": prompt_tokens + text + audio,
+        "input_tokens": prompt_tokens,
+        "output_tokens": text + audio,
+        "output_token_details": {"text_tokens": text, "audio_tokens": audio},
+    })
+}
+
+impl Responding {
+    pub(super) fn count(&mut self, emissions: &[Emission]) {
+        let audio = emissions.iter().filter(|emission| matches!(emission, Emission::Frame(_))).count();
+        self.tokens.0 += emissions.len() - audio;
+        self.tokens.1 += audio;
+    }
+
+    pub(super) fn place(&self) -> Place<'_> {
+        Place { response_id: &self.asked.id, item_id: &self.item_id, output_index: 0, content_index: 0 }
+    }
+
+    /// The part of the item, with the text so far.
+    fn part(&self) -> Value {
+        match self.asked.config.modality {
+            Modality::Audio => json!({"type": "audio", "transcript": self.text}),
+            Modality::Text => json!({"type": "text", "text": self.text}),
+        }
+    }
+
+    /// The events that tell the item, with its view.
+    pub(super) fn opening<'a>(&'a self, item: Value, previous: Option<&'a str>) -> [ServerEvent<'a>; 3] {
+        [
+            ServerEvent::OutputItemAdded { response_id: &self.asked.id, output_index: 0, item: item.clone() },
+            ServerEvent::ItemAdded { item, previous_item_id: previous },
+            ServerEvent::PartAdded { place: self.place(), part: self.part() },
+        ]
+    }
+
+    /// The events of new text and new audio.
+    pub(super) fn deltas<'a>(&'a self, text: Option<&'a str>, audio: &[u8]) -> Vec<ServerEvent<'a>> {
+        let place = self.place();
+        let mut events = Vec::new();
+        match (text.filter(|text| !text.is_empty()), self.asked.config.modality) {
+            (None, _) => {}
+            (Some(delta), Modality::Audio) => events.push(ServerEvent::TranscriptDelta { place, delta }),
+            (Some(delta), Modality::Text) => events.push(ServerEvent::TextDelta { place, delta }),
+        }
+        if !audio.is_empty() && self.asked.config.modality == Modality::Audio {
+            events.push(ServerEvent::AudioDelta { place, delta: STANDARD.encode(audio) });
+        }
+        events
+    }
+
+    /// The events that end the item.
+    pub(super) fn closing<'a>(&'a self, item: Value, previous: Option<&'a str>) -> Vec<ServerEvent<'a>> {
+        let place = self.place();
+        let mut events = match self.asked.config.modality {
+            Modality::Audio => vec![
+                ServerEvent::AudioDone { place },
+                ServerEvent::TranscriptDone { place, transcript: &self.text },
+            ],
+            Modality::Text => vec![ServerEvent::TextDone { place, text: &self.text }],
+        };
+        events.extend([
+            ServerEvent::PartDone { place, part: self.part() },
+            ServerEvent::ItemDone { item: item.clone(), previous_item_id: previous },
+            ServerEvent::OutputItemDone { response_id: &self.asked.id, output_index: 0, item },
+        ]);
+        events
+    }
+}

@@ -1,0 +1,286 @@
+//! The state of a Realtime session between its events, and its jobs for the engines.
+
+use std::collections::VecDeque;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use izwi_audio::encode::EncodeError;
+use izwi_core::engine::{Engine, StreamingOutput, Task};
+use izwi_server::transcription::TextDeltas;
+use izwi_server::upload::Recording;
+use izwi_server::ws::outbox::Outbox;
+use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
+use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
+use izwi_types::excerpt;
+
+use super::config::{Kind, SessionConfig, Transcription};
+use super::events::{ClientEvent, ErrorBody, Event, Numbered, ServerEvent};
+use super::input::InputBuffer;
+use super::items::Items;
+use super::refusal::Refusal;
+use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
+use super::{Opening, beta};
+
+/// A session.
+pub(crate) struct Session {
+    pub(super) state: AppState,
+    pub(super) id: String,
+    pub(super) conversation_id: String,
+    pub(super) config: SessionConfig,
+    /// The model of the URL; `None` for the default one.
+    pub(super) chat_model: Option<String>,
+    pub(super) chat: Option<Lease>,
+    pub(super) asr: Option<Asr>,
+    /// `None` until the models are loaded.
+    pub(super) input: Option<InputBuffer>,
+    pub(super) items: Items,
+    /// Characters of all items that the client created.
+    pub(super) chars: usize,
+    /// The item of the turn in progress.
+    pub(super) turn_item: Option<String>,
+    pub(super) transcriptions: VecDeque<Waiting>,
+    /// The next response.
+    pub(super) asked: Option<Asked>,
+    /// The response that is generated, and why it was cancelled.
+    pub(super) active: Option<(String, Option<CancelReason>)>,
+    pub(super) is_closed: bool,
+    /// Whether the client asked for the beta of the API.
+    pub(super) is_beta: bool,
+    /// Why the session cannot begin.
+    pub(super) fatal: Option<Refusal>,
+}
+
+/// The ASR model, and the name that asked for it.
+pub(super) type Asr = (Option<String>, Lease);
+
+/// The engines of a session that were not loaded before.
+pub(crate) struct Models {
+    pub(super) chat: Option<Lease>,
+    pub(super) asr: Option<Asr>,
+}
+
+/// A new id of an object of this kind.
+pub(super) fn new_id(kind: &str) -> String {
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    format!("{kind}_{}", &random[..20])
+}
+
+/// Whether a name is one of the hosted models, which stand for the default models.
+pub(super) fn is_hosted(name: &str) -> bool {
+    name.starts_with("gpt-") || name == ASR_ALIASES[0]
+}
+
+/// The configuration and the model of conversations that the URL asks for.
+fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<String>), Refusal> {
+    let transcribes = match opening.intent.as_deref() {
+        None | Some("") => false,
+        Some("transcription") => true,
+        Some(other) => {
+            let message = format!("intent is '{}'; use transcription, or leave it out", excerpt(other));
+            return Err(Refusal::invalid("intent", message));
+        }
+    };
+    let Some(name) = opening.model.filter(|model| !model.is_empty()) else {
+        let config =
+            if transcribes { SessionConfig::transcription(None)? } else { SessionConfig::realtime() };
+        return Ok((config, None));
+    };
+    match state.registry().find(&name) {
+        Ok((_, entry)) => {
+            let does = |task| entry.tasks.is_empty() || entry.tasks.contains(&task);
+            if !transcribes && does(Task::Chat) {
+                Ok((SessionConfig::realtime(), Some(name)))
+            } else if does(Task::Asr) {
+                Ok((SessionConfig::transcription(Some(name))?, None))
+            } else {
+                let message = format!(
+                    "model '{}' does not {}; choose another, see /v1/models",
+                    excerpt(&name),
+                    if transcribes { "transcribe" } else { "converse or transcribe" },
+                );
+                Err(Refusal::invalid("model", message))
+            }
+        }
+        Err(_) if is_hosted(&name) => {
+            let transcribes = transcribes || name.contains("transcribe") || name == ASR_ALIASES[0];
+            let config =
+                if transcribes { SessionConfig::transcription(None)? } else { SessionConfig::realtime() };
+            Ok((config, None))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Protocol for Session {
+    const KIND: &'static str = "realtime";
+    type Frame = ClientEvent;
+    type Model = Models;
+    type Reply = Reply;
+    type Opening = Opening;
+
+    fn new(state: &AppState, _identity: Identity, opening: Opening) -> Self {
+        let is_beta = opening.is_beta;
+        let (config, chat_model, fatal) = match opened(state, opening) {
+            Ok((config, chat_model)) => (config, chat_model, None),
+            Err(error) => (SessionConfig::realtime(), None, Some(error)),
+        };
+        Self {
+            state: state.clone(),
+            id: new_id("sess"),
+            conversation_id: new_id("conv"),
+            config,
+            chat_model,
+            chat: None,
+            asr: None,
+            input: None,
+            items: Items::default(),
+            chars: 0,
+            turn_item: None,
+            transcriptions: VecDeque::new(),
+            asked: None,
+            active: None,
+            is_closed: fatal.is_some(),
+            is_beta,
+            fatal,
+        }
+    }
+
+    fn greet(&mut self, out: &mut Outbox) -> Result<(), String> {
+        if self.is_beta {
+            out.translate(beta::event);
+        }
+        if let Some(error) = &self.fatal {
+            refuse(error, None, out);
+            return Err(error.message.clone());
+        }
+        emit(ServerEvent::SessionCreated { session: self.view() }, out);
+        Ok(())
+    }
+
+    fn parse(message: ClientMessage) -> Result<ClientEvent, ApiError> {
+        Ok(ClientEvent::parse(&message))
+    }
+
+    fn load_model(&self, frame: &ClientEvent) -> Option<BoxFuture<'static, Result<Models, ApiError>>> {
+        let Ok(event) = &frame.event else { return None };
+        let patched = match event {
+            _ if self.is_closed => return None,
+            Event::Update(patch) => Some(self.config.patched(patch).ok()?),
+            _ => None,
+        };
+        let config = patched.as_ref().unwrap_or(&self.config);
+        let needs_chat = config.kind == Kind::Realtime && self.chat.is_none();
+        let named = |transcription: &Transcription| transcription.model.clone();
+        let asr = config.transcription.as_ref().map(named);
+        let asr = asr.filter(|name| self.asr.as_ref().is_none_or(|(loaded, _)| loaded != name));
+        if !needs_chat && asr.is_none() {
+            return None;
+        }
+        let (state, chat_model) = (self.state.clone(), self.chat_model.clone());
+        let loading = async move {
+            let chat = match needs_chat {
+                true => Some(state.lease(chat_model.as_deref(), Task::Chat).await?),
+                false => None,
+            };
+            let asr = match asr {
+                Some(name) => {
+                    let is_default = |name: &&str| is_hosted(name) && state.registry().find(name).is_err();
+                    let model = name.as_deref().filter(|name| !is_default(name));
+                    Some((name.clone(), state.lease(model, Task::Asr).await?))
+                }
+                None => None,
+            };
+            Ok(Models { chat, asr })
+        };
+        Some(loading.boxed())
+    }
+
+    fn receive(
+        &mut self,
+        frame: ClientEvent,
+        model: Option<Result<Models, ApiError>>,
+        out: &mut Outbox,
+    ) -> Result<Action, ApiError> {
+        let handled = frame.event.and_then(|event| self.handle(event, model, out));
+        Ok(handled.unwrap_or_else(|refusal| {
+            refusal.count();
+            refuse(&refusal, frame.event_id.as_deref(), out);
+            Action::None
+        }))
+    }
+
+    fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        if let (Some(asked), Some(chat)) = (self.asked.take(), &self.chat) {
+            return Some(self.respond(asked, Engine::clone(chat)));
+        }
+        let waiting = self.transcriptions.pop_front()?;
+        let ((_, asr), transcription) = self.asr.as_ref().zip(self.config.transcription.as_ref())?;
+        let recording = Recording::file(waiting.file, "audio");
+        let request = transcription.request.request(recording, asr);
+        let (item_id, duration_ms) = (waiting.item_id, waiting.duration_ms);
+        let reply = Transcribing { item_id, duration_ms, deltas: TextDeltas::default(), failure: None };
+        let reply = Reply::Transcription(Box::new(reply));
+        Some(Ok(Job::prepared(Engine::clone(asr), ready(request), |_, _, request| request, reply)))
+    }
+
+    fn deliver(
+        &mut self,
+        reply: &mut Reply,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        match reply {
+            Reply::Response(response) => self.deliver_response(response, chunk, out),
+            Reply::Transcription(transcription) => {
+                let delta = chunk.text.as_deref().and_then(|text| transcription.deltas.push(text));
+                if let Some(delta) = delta {
+                    let item_id = &transcription.item_id;
+                    emit(ServerEvent::TranscriptionDelta { item_id, content_index: 0, delta: &delta }, out);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
+        match reply {
+            Reply::Response(response) => self.end_response(*response, outcome, out),
+            Reply::Transcription(transcription) => self.end_transcription(*transcription, &outcome, out),
+        }
+    }
+
+    fn drop_queued(&mut self) -> bool {
+        let had_any = self.asked.take().is_some() || !self.transcriptions.is_empty();
+        self.transcriptions.clear();
+        had_any
+    }
+
+    fn close_input(&mut self) {
+        self.is_closed = true;
+    }
+
+    fn is_refused(&self) -> bool {
+        self.fatal.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed && self.asked.is_none() && self.transcriptions.is_empty()
+    }
+
+    fn write_error(&self, error: &ApiError, out: &mut Outbox) {
+        refuse(&Refusal::from(error.clone()), None, out);
+    }
+
+    fn write_failure(&self, reply: &mut Reply, error: &ApiError, _out: &mut Outbox) {
+        *reply.failure_mut() = Some(error.clone().into());
+    }
+}
+
+pub(super) fn emit(event: ServerEvent<'_>, out: &mut Outbox) {
+    out.frame(&Numbered { event_id: new_id("event"), event });
+}
+
+/// Tells why an event of the client was refused, or what else failed.
+pub(super) fn refuse(refusal: &Refusal, event_id: Option<&str>, out: &mut Outbox) {
+    emit(ServerEvent::Error { error: ErrorBody { refusal, event_id } }, out);
+}
