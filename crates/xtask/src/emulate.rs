@@ -20,14 +20,14 @@ const IS_SUPPORTED: bool = cfg!(all(target_arch = "x86_64", target_os = "linux")
 const UNSUPPORTED: &str = "the Metal emulator runs on x86-64 Linux; on a Mac run the tests with `--features metal` and \
                            IZWI_TEST_DEVICE=metal";
 /// The crates with code for devices.
-const CRATES: [&str; 4] = ["-p", "izwi-nn", "-p", "izwi-models"];
+const CRATES: [&str; 6] = ["-p", "izwi-metal", "-p", "izwi-nn", "-p", "izwi-models"];
 const EMULATOR: &str = "scripts/metal-emulator";
 /// The packages of the bindings, each a folder of stand-ins.
 const BINDINGS: [&str; 4] = ["block2", "objc2", "objc2-foundation", "objc2-metal"];
 /// Patched with a copy, so that its own tests can be run.
 const KERNELS: &str = "candle-metal-kernels";
 /// Where the shaders of this repository lie, if there are any.
-const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
+const OWN_SHADERS: &str = "crates/izwi-metal/src/kernels";
 /// Left out: its dependencies on a Mac ask the bindings for more than the stand-ins have.
 const BINARY: &str = "crates/izwi-cli";
 /// Left out: it depends on the binary's package.
@@ -109,7 +109,7 @@ impl Emulation {
             command.arg("--target-dir").arg(target);
         }
         // Emulated kernels take the time: what is around them needs little optimisation.
-        for package in ["IZWI_NN", "IZWI_MODELS"] {
+        for package in ["IZWI_METAL", "IZWI_NN", "IZWI_MODELS"] {
             command.env(format!("CARGO_PROFILE_DEV_PACKAGE_{package}_OPT_LEVEL"), "1");
         }
         command.env("EMU_OUT", &self.shaders).env("IZWI_TEST_DEVICE", "metal").env("RAYON_NUM_THREADS", "1");
