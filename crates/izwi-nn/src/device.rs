@@ -4,11 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 pub use candle_core::Device;
+pub use izwi_metal::{Gpu, KernelCosts, gpu as metal_gpu, with_autorelease_pool};
 use izwi_types::DeviceChoice;
 
 use crate::Error;
-#[cfg(feature = "metal")]
-pub use crate::metal::KernelCosts;
 
 /// Devices of the process: each is opened once. Tensors of two openings of one device do not fit together, and each opening
 /// compiles its own shaders.
@@ -40,10 +39,10 @@ fn open_once(choice: DeviceChoice, open: impl FnOnce() -> Result<Device, String>
 }
 
 fn open_metal(index: usize) -> Result<Device, String> {
-    if !cfg!(feature = "metal") {
+    if !izwi_metal::IS_BUILT_IN {
         return Err(missing("metal"));
     }
-    if let Some(reason) = metal_fault(index) {
+    if let Some(reason) = izwi_metal::fault(index) {
         return Err(format!("{reason}, or use `cpu`"));
     }
     caught(|| Device::new_metal(index))
@@ -69,60 +68,9 @@ fn caught(open: impl FnOnce() -> candle_core::Result<Device>) -> Result<Device, 
     }
 }
 
-/// Why the Metal device cannot be opened, with a remedy. candle panics in these cases.
-#[cfg(feature = "metal")]
-fn metal_fault(index: usize) -> Option<String> {
-    let count = with_autorelease_pool(|| candle_metal_kernels::metal::Device::all().len());
-    if index >= count {
-        let (noun, last) = if count == 1 { ("device", "metal:0") } else { ("devices", "a lower index") };
-        return Some(match count {
-            0 => "this machine has no Metal device; use a Mac with Apple Silicon".to_owned(),
-            _ => format!("this machine has {count} Metal {noun}; use {last}"),
-        });
-    }
-    // Buffers are kept resident by a class that macOS has since version 15.
-    let has_residency_sets = objc2::runtime::AnyClass::get(c"MTLResidencySetDescriptor").is_some();
-    (!has_residency_sets).then(|| "Metal needs macOS 15 or later; update macOS".to_owned())
-}
-
-#[cfg(not(feature = "metal"))]
-fn metal_fault(_index: usize) -> Option<String> {
-    None
-}
-
-/// A GPU as its driver describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
-    /// Name, e.g. `Apple M4`.
-    pub name: String,
-    /// Name of the architecture, e.g. `applegpu_g16g`.
-    pub architecture: String,
-    /// Bytes that it may hold without a loss of speed, as the system recommends.
-    pub working_set_bytes: usize,
-}
-
-/// The first Metal GPU, without opening it; `None` where there is none, this build lacks Metal, or the system is too old.
-pub fn metal_gpu() -> Option<Gpu> {
-    #[cfg(feature = "metal")]
-    return with_autorelease_pool(|| {
-        use objc2_metal::MTLDevice;
-        if metal_fault(0).is_some() {
-            return None;
-        }
-        let gpu = candle_metal_kernels::metal::Device::all().into_iter().next()?;
-        Some(Gpu {
-            name: gpu.as_ref().name().to_string(),
-            architecture: gpu.architecture_name(),
-            working_set_bytes: gpu.recommended_max_working_set_size(),
-        })
-    });
-    #[cfg(not(feature = "metal"))]
-    None
-}
-
 fn open_gpu() -> Option<Device> {
     let choices =
-        [(cfg!(feature = "metal"), DeviceChoice::Metal(0)), (cfg!(feature = "cuda"), DeviceChoice::Cuda(0))];
+        [(izwi_metal::IS_BUILT_IN, DeviceChoice::Metal(0)), (cfg!(feature = "cuda"), DeviceChoice::Cuda(0))];
     choices.into_iter().filter(|(is_built_in, _)| *is_built_in).find_map(|(_, choice)| match open(choice) {
         Ok(device) => Some(device),
         Err(error) => {
@@ -130,15 +78,6 @@ fn open_gpu() -> Option<Device> {
             None
         }
     })
-}
-
-/// Runs `work`, then frees what Apple's frameworks left to the autorelease pool of the thread: without one of their own,
-/// threads keep half a kilobyte of each operation. Elsewhere it only runs `work`.
-pub fn with_autorelease_pool<T>(work: impl FnOnce() -> T) -> T {
-    #[cfg(feature = "metal")]
-    return objc2::rc::autoreleasepool(|_| work());
-    #[cfg(not(feature = "metal"))]
-    work()
 }
 
 /// Frees the buffers that the device's allocator keeps for later operations. Waits for the operations in progress.
@@ -155,11 +94,7 @@ pub fn free_unused(device: &Device) -> Result<(), Error> {
 /// Bytes that this process holds on the device, the allocator's unused buffers included; `None` if the device does not
 /// tell.
 pub fn allocated_bytes(device: &Device) -> Option<usize> {
-    match device {
-        #[cfg(feature = "metal")]
-        Device::Metal(metal) => Some(metal.metal_device().current_allocated_size()),
-        _ => None,
-    }
+    izwi_metal::metal_device(device).map(izwi_metal::allocated_bytes)
 }
 
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
@@ -231,7 +166,6 @@ mod tests {
 
     /// What a machine without Metal, and an older macOS, answers under emulation; elsewhere the variables say nothing.
     #[test]
-    #[cfg(feature = "metal")]
     fn auto_falls_back_to_the_cpu_and_a_named_device_is_an_error_with_a_remedy() {
         if std::env::var_os("EMU_OUT").is_none() {
             return;

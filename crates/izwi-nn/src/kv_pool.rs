@@ -5,6 +5,7 @@
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
 use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
+use izwi_metal::{OwnBuffers, TableSpan, metal_device};
 
 /// Shape of one token's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,13 @@ pub struct PagedSpan<'a> {
     pub block_table: &'a [u32],
 }
 
+impl<'a> PagedSpan<'a> {
+    /// For kernels on Metal; `skip` as there.
+    pub(crate) fn on_metal(self, skip: u32) -> TableSpan<'a> {
+        TableSpan { start: self.start, count: self.num_tokens, block_table: self.block_table, skip }
+    }
+}
+
 struct Layer {
     keys: Tensor,
     values: Tensor,
@@ -67,8 +75,10 @@ pub struct KvPool {
     num_blocks: usize,
     layers: Vec<Layer>,
     conv_states: Vec<Tensor>, // [num_blocks, width] each
+    layout: Option<KvLayout>,
+    scratch: Option<Box<Self>>,
     /// Dropped last, after the tensors over them.
-    _buffers: Buffers,
+    _buffers: OwnBuffers,
 }
 
 impl std::fmt::Debug for KvPool {
@@ -92,18 +102,41 @@ impl KvPool {
         device: &Device,
     ) -> Result<Self> {
         let (mut layers, mut conv_states) = (Vec::new(), Vec::new());
-        let mut buffers = Buffers::default();
+        let mut buffers = OwnBuffers::default();
         if let Some(layout) = layout {
             let shape = (num_blocks * block_size, layout.kv_heads, layout.head_dim);
             for _ in 0..layout.layers {
-                let mut empty = || buffers.empty(shape, layout.dtype, device);
+                let mut empty = || match metal_device(device) {
+                    Some(device) => buffers.empty(device, shape, layout.dtype),
+                    None => zeros(shape, layout.dtype, device),
+                };
                 layers.push(Layer { keys: empty()?, values: empty()? });
             }
             for _ in 0..layout.conv_state.layers {
                 conv_states.push(Tensor::zeros((num_blocks, layout.conv_state.width), DType::F32, device)?);
             }
         }
-        Ok(Self { block_size, num_blocks, layers, conv_states, _buffers: buffers })
+        Ok(Self { block_size, num_blocks, layers, conv_states, layout, scratch: None, _buffers: buffers })
+    }
+
+    /// A pool for positions that only the caller's step reads, with at least so many blocks of at least so many positions. It
+    /// is kept for the next call, and holds anything.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn scratch(
+        &mut self,
+        layout: KvLayout,
+        blocks: usize,
+        positions: usize,
+        device: &Device,
+    ) -> Result<&mut Self> {
+        let fits =
+            |kv: &Self| kv.layout == Some(layout) && kv.num_blocks >= blocks && kv.block_size >= positions;
+        let kept = self.scratch.take().filter(|kv| fits(kv));
+        let kept =
+            kept.map_or_else(|| Self::new(Some(layout), blocks, positions, device).map(Box::new), Ok)?;
+        Ok(self.scratch.insert(kept))
     }
 
     /// Rows of the flattened pool that hold positions `start..start + len` of a sequence.
@@ -228,43 +261,6 @@ impl KvPool {
             }
         }
         Ok(())
-    }
-}
-
-/// What the pool must give back itself at its end: nothing but on Metal.
-#[derive(Default)]
-struct Buffers {
-    #[cfg(feature = "metal")]
-    metal: Option<(candle_core::MetalDevice, Vec<std::sync::Arc<candle_metal_kernels::metal::Buffer>>)>,
-}
-
-impl Buffers {
-    /// A tensor of the pool. On Metal it is exactly as large as it need be, and not filled: the device's own allocator
-    /// would round its size up to a power of two.
-    fn empty(&mut self, shape: (usize, usize, usize), dtype: DType, device: &Device) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
-        if let Device::Metal(device) = device {
-            let count = shape.0 * shape.1 * shape.2;
-            let buffer = device.new_private_buffer(count, dtype, "kv")?;
-            let (_, buffers) = self.metal.get_or_insert_with(|| (device.clone(), Vec::new()));
-            buffers.push(std::sync::Arc::clone(&buffer));
-            let storage = candle_core::MetalStorage::new(buffer, device.clone(), count, dtype);
-            let storage = candle_core::Storage::Metal(storage);
-            return Ok(Tensor::from_storage(storage, shape, candle_core::op::BackpropOp::none(), false));
-        }
-        zeros(shape, dtype, device)
-    }
-}
-
-#[cfg(feature = "metal")]
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        let Some((device, buffers)) = &self.metal else { return };
-        // The device's set of resident buffers holds them until they are taken out, after the last kernel.
-        if let Err(error) = device.wait_until_completed() {
-            tracing::warn!(%error, "the last step over a dropped KV pool failed");
-        }
-        device.unregister_buffers(buffers.iter().map(|buffer| &**buffer));
     }
 }
 

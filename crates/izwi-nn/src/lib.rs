@@ -8,15 +8,14 @@ pub mod checkpoint;
 pub mod codec;
 pub mod decoder_stack;
 pub mod device;
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub mod emulated_metal;
 mod error;
 pub mod kv_pool;
 pub mod layers;
-#[cfg(feature = "metal")]
-mod metal;
+#[cfg(test)]
+mod on_metal;
 pub mod precision;
 pub mod sampling;
 pub mod slices;
 
 pub use error::Error;
+pub use izwi_metal::emulated as emulated_metal;

@@ -4,6 +4,7 @@
 //! The workspace lies below the target folder: links to the repository's folders, and a manifest that patches the
 //! bindings. The tree and its lock file stay as they are.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,14 +21,21 @@ const IS_SUPPORTED: bool = cfg!(all(target_arch = "x86_64", target_os = "linux")
 const UNSUPPORTED: &str = "the Metal emulator runs on x86-64 Linux; on a Mac run the tests with `--features metal` and \
                            IZWI_TEST_DEVICE=metal";
 /// The crates with code for devices.
-const CRATES: [&str; 4] = ["-p", "izwi-nn", "-p", "izwi-models"];
+const CRATES: [&str; 6] = ["-p", "izwi-metal", "-p", "izwi-nn", "-p", "izwi-models"];
 const EMULATOR: &str = "scripts/metal-emulator";
 /// The packages of the bindings, each a folder of stand-ins.
 const BINDINGS: [&str; 4] = ["block2", "objc2", "objc2-foundation", "objc2-metal"];
 /// Patched with a copy, so that its own tests can be run.
 const KERNELS: &str = "candle-metal-kernels";
 /// Where the shaders of this repository lie, if there are any.
-const OWN_SHADERS: &str = "crates/izwi-nn/src/metal/kernels";
+const OWN_SHADERS: &str = "crates/izwi-metal/src/kernels";
+/// Compiled for emulation alone, as they have Metal or lie in its workspace. Emulated kernels take the time: what is around
+/// them needs little optimisation.
+const OPTIMISED_LITTLE: [&str; 7] =
+    ["candle-core", "candle-nn", "izwi-audio", "izwi-kernels", "izwi-metal", "izwi-models", "izwi-nn"];
+/// A package that asks of the other dependencies what the whole workspace asks of them. Cargo unifies features among the
+/// packages that are selected, and for fewer of them it would compile most dependencies once more.
+const SHARED: &str = "shared-dependencies";
 /// Left out: its dependencies on a Mac ask the bindings for more than the stand-ins have.
 const BINARY: &str = "crates/izwi-cli";
 /// Left out: it depends on the binary's package.
@@ -105,12 +113,9 @@ impl Emulation {
     /// Cargo in the workspace, with the emulated device as the device of tests.
     fn cargo(&self, args: &[&str]) -> Command {
         let mut command = cargo(&self.workspace, args);
+        command.args(["-p", SHARED]);
         if let Ok(target) = process::target_folder() {
             command.arg("--target-dir").arg(target);
-        }
-        // Emulated kernels take the time: what is around them needs little optimisation.
-        for package in ["IZWI_NN", "IZWI_MODELS"] {
-            command.env(format!("CARGO_PROFILE_DEV_PACKAGE_{package}_OPT_LEVEL"), "1");
         }
         command.env("EMU_OUT", &self.shaders).env("IZWI_TEST_DEVICE", "metal").env("RAYON_NUM_THREADS", "1");
         command
@@ -129,6 +134,12 @@ fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
             symlink(&entry.path(), &link).with_context(|| format!("cannot make {}", link.display()))?;
         }
     }
+    let manifest = |folder: &str| read(&root.join(folder).join("Cargo.toml"));
+    let crates = fs::read_dir(root.join("crates")).context("cannot list the crates")?;
+    let crates = crates.map(|entry| manifest(&format!("crates/{}", entry?.file_name().display())));
+    let manifests = crates.chain(["tests", "benches"].map(manifest)).collect::<Result<Vec<_>>>()?;
+    write(&workspace.join(SHARED).join("Cargo.toml"), &shared(&manifests)?)?;
+    write(&workspace.join(SHARED).join("src/lib.rs"), "//! Nothing.\n")?;
     write(&workspace.join("Cargo.toml"), &patched(&read(&root.join("Cargo.toml"))?)?)?;
     write(&workspace.join(NEXTEST_CONFIG), &device_profiles(&read(&root.join(NEXTEST_CONFIG))?)?)?;
     // Cargo adapts the copy to the patches; it is made again when the original changes.
@@ -139,6 +150,31 @@ fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
     }
     write(&workspace.join("Cargo.lock"), &lock)?;
     write(&original, &lock)
+}
+
+/// The manifest of [`SHARED`], of the workspace's manifests.
+fn shared(manifests: &[String]) -> Result<String> {
+    let mut asked = BTreeMap::<String, Vec<toml::Value>>::new();
+    for manifest in manifests {
+        let manifest: toml::Table = manifest.parse().context("a Cargo.toml does not parse")?;
+        let kinds = ["dependencies", "dev-dependencies"].into_iter();
+        let tables = kinds.filter_map(|kind| manifest.get(kind)?.as_table());
+        for (name, dependency) in tables.flatten() {
+            let is = |key| dependency.get(key).and_then(toml::Value::as_bool) == Some(true);
+            if is("workspace") && !is("optional") && !name.starts_with("izwi-") {
+                let features = dependency.get("features").and_then(toml::Value::as_array);
+                asked.entry(name.clone()).or_default().extend(features.into_iter().flatten().cloned());
+            }
+        }
+    }
+    let mut manifest = format!(
+        "[package]\nname = \"{SHARED}\"\nedition = \"2024\"\n[lib]\ntest = false\ndoctest = false\n[dependencies]\n"
+    );
+    for (name, features) in asked {
+        let features = toml::Value::Array(features);
+        manifest.push_str(&format!("{name} = {{ workspace = true, features = {features} }}\n"));
+    }
+    Ok(manifest)
 }
 
 /// The profiles of nextest without `fast`, whose filter names the binary: nextest refuses names that a workspace lacks.
@@ -185,12 +221,21 @@ fn patched(manifest: &str) -> Result<String> {
     let members = members.context("Cargo.toml has no workspace.members")?;
     let mut patches = toml::Table::new();
     let stand_ins = BINDINGS.map(|name| (name, format!("{EMULATOR}/stand-ins/{name}")));
+    members.push(SHARED.into());
     for (name, path) in stand_ins.into_iter().chain([(KERNELS, KERNELS.to_owned())]) {
         members.push(path.clone().into());
         patches.insert(name.to_owned(), toml::Table::from_iter([("path".to_owned(), path.into())]).into());
     }
     let registries = toml::Table::from_iter([("crates-io".to_owned(), patches.into())]);
     manifest.insert("patch".to_owned(), registries.into());
+    for package in OPTIMISED_LITTLE {
+        let mut table = &mut manifest;
+        for key in ["profile", "dev", "package", package] {
+            let inner = table.entry(key).or_insert_with(|| toml::Table::new().into());
+            table = inner.as_table_mut().with_context(|| format!("Cargo.toml has a bad {key}"))?;
+        }
+        table.insert("opt-level".to_owned(), 1.into());
+    }
     toml::to_string(&manifest).context("the manifest cannot be written")
 }
 
@@ -252,10 +297,23 @@ mod tests {
         let patches = &patched["patch"]["crates-io"];
         assert_eq!(patches["objc2"]["path"].as_str(), Some("scripts/metal-emulator/stand-ins/objc2"));
         assert_eq!(patches[KERNELS]["path"].as_str(), Some(KERNELS));
-        assert_eq!(patched["workspace"]["members"].as_array().unwrap().len(), 6);
+        assert_eq!(patched["workspace"]["members"].as_array().unwrap().len(), 7);
         assert_eq!(patched["workspace"]["exclude"][0].as_str(), Some(BINARY));
         assert_eq!(patched["profile"]["dev"]["debug"].as_bool(), Some(false));
+        let nn = &patched["profile"]["dev"]["package"]["izwi-nn"];
+        assert_eq!(nn["opt-level"].as_integer(), Some(1));
         assert!(super::patched("[package]\n").is_err());
+    }
+
+    #[test]
+    fn shared_dependencies_have_the_features_of_all_packages() {
+        let one =
+            "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }\nizwi-nn.workspace = true\n";
+        let two = "[dependencies]\nalsa = { workspace = true, optional = true }\n[dev-dependencies]\nserde = { workspace = true, features = [\"std\"] }\n";
+        let manifest: toml::Table = shared(&[one.to_owned(), two.to_owned()]).unwrap().parse().unwrap();
+        let dependencies = manifest["dependencies"].as_table().unwrap();
+        assert_eq!(dependencies.keys().collect::<Vec<_>>(), ["serde"]);
+        assert_eq!(dependencies["serde"]["features"].as_array().unwrap().len(), 2);
     }
 
     #[test]

@@ -57,8 +57,8 @@ chores:
   docs [--check]            write the generated pages of docs/ (or only compare them)
   compatibility             only docs/compatibility.md, without a build; a part of `docs`
   record NOTE               keep the durations of the last `ci` as benches/baselines/ci.json
-  metal-emulate [-- ARGS]   the tests of izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
-  metal-emulate --some      its self-check, all tests of izwi-nn and a golden test or two of each family
+  metal-emulate [-- ARGS]   the tests of izwi-metal, izwi-nn and izwi-models that ARGS of nextest select, on an emulated Metal device
+  metal-emulate --some      its self-check, all tests of izwi-metal and izwi-nn and a golden test or two of each family
   metal-emulate --self-check [-- ARGS]
                             the emulator's own tests, and those of candle's Metal kernels
   metal-costs               the table of estimated frame times in docs/metal.md; a part of `docs`

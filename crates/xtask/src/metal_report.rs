@@ -39,8 +39,20 @@ const BENCH: [&str; 8] = [
     "--dtypes",
     "q8",
 ];
-const TESTS: [&str; 10] =
-    ["nextest", "run", "--profile", "device", "--features", "metal", "-p", "izwi-nn", "-p", "izwi-models"];
+const TESTS: [&str; 12] = [
+    "nextest",
+    "run",
+    "--profile",
+    "device",
+    "--features",
+    "metal",
+    "-p",
+    "izwi-metal",
+    "-p",
+    "izwi-nn",
+    "-p",
+    "izwi-models",
+];
 
 pub(crate) fn write_report(root: &Path, steps: &mut Steps) -> Result<()> {
     ensure!(

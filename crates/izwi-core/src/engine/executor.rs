@@ -17,7 +17,7 @@ use std::time::Duration;
 use izwi_hub::Store;
 pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
-pub use izwi_nn::device::{Gpu, metal_gpu};
+pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
     DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
     Voice, VoiceRecording,
@@ -200,37 +200,4 @@ pub fn installed_voices(store: &Store, model: &str) -> Result<Vec<Voice>> {
 /// The model is unknown or not pulled.
 pub fn explain_device(config: &EngineCoreConfig) -> Result<Option<String>> {
     loading::explain(config)
-}
-
-/// What own kernels of a GPU cost since the process started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GpuCosts {
-    /// Kernel launches.
-    pub launches: u64,
-    /// Bytes of the weights of linear layers, once for each time that a kernel reads them.
-    pub weight_bytes: u64,
-}
-
-impl GpuCosts {
-    /// The costs so far; zero where this build has no own kernels for a GPU.
-    #[must_use]
-    pub fn so_far() -> Self {
-        #[cfg(feature = "metal")]
-        {
-            let costs = izwi_nn::device::KernelCosts::so_far();
-            Self { launches: costs.launches, weight_bytes: costs.weight_bytes }
-        }
-        #[cfg(not(feature = "metal"))]
-        Self::default()
-    }
-
-    /// The costs since `before`.
-    #[must_use]
-    pub fn since(before: Self) -> Self {
-        let now = Self::so_far();
-        Self {
-            launches: now.launches.saturating_sub(before.launches),
-            weight_bytes: now.weight_bytes.saturating_sub(before.weight_bytes),
-        }
-    }
 }

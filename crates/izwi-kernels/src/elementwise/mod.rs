@@ -289,26 +289,6 @@ impl RmsNorm<'_> {
         });
     }
 
-    /// `sum = x + change` and `y` the norm of each row of `sum`, all `[rows, weight.len()]`.
-    ///
-    /// # Panics
-    /// Lengths do not fit.
-    pub fn forward_sum(self, x: &[f32], change: &[f32], sum: &mut [f32], y: &mut [f32]) {
-        let width = self.weight.len();
-        assert!(x.len() == change.len() && x.len() == sum.len() && x.len() == y.len());
-        assert!(x.len().is_multiple_of(width));
-        let out = (SyncPtr(sum.as_mut_ptr()), SyncPtr(y.as_mut_ptr()));
-        each_row(x.len() / width, width, |row| {
-            let at = row * width;
-            // SAFETY: each row is one task's, inside both, whose lengths were checked.
-            let (sum, y) = unsafe {
-                let row = |out: &SyncPtr| std::slice::from_raw_parts_mut(out.get().add(at), width);
-                (row(&out.0), row(&out.1))
-            };
-            dispatch(SumRow { norm: self, x: &x[at..][..width], change: &change[at..][..width], sum, y });
-        });
-    }
-
     /// The factor by which the root mean square of `weight.len()` elements becomes 1.
     ///
     /// # Safety
@@ -354,29 +334,6 @@ unsafe impl Kernel for NormRow<'_> {
                 store_part::<I>(y.as_mut_ptr().add(at), part, width - at);
             }
         }
-    }
-}
-
-struct SumRow<'a> {
-    norm: RmsNorm<'a>,
-    x: &'a [f32],
-    change: &'a [f32],
-    sum: &'a mut [f32],
-    y: &'a mut [f32],
-}
-
-// SAFETY: accesses only its slices, whose lengths the function that makes it checks.
-unsafe impl Kernel for SumRow<'_> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(self) {
-        let width = self.norm.weight.len();
-        for at in (0..width).step_by(LANES) {
-            let part = width - at;
-            let x = load_part::<I>(self.x.as_ptr().add(at), part, 0.0);
-            let change = load_part::<I>(self.change.as_ptr().add(at), part, 0.0);
-            store_part::<I>(self.sum.as_mut_ptr().add(at), I::add(x, change), part);
-        }
-        NormRow { norm: self.norm, x: self.sum, y: self.y }.run::<I>();
     }
 }
 

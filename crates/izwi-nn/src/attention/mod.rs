@@ -12,11 +12,10 @@ use candle_core::{DType, Result, Storage, Tensor, WithDType, bail};
 use half::{bf16, f16};
 
 use crate::kv_pool::KvPool;
-#[cfg(feature = "metal")]
-use crate::metal::{HeadShape, Heads, MAX_HEAD_DIM, Pass, takes_window};
 use crate::slices::with_slices;
 use izwi_kernels::Element;
 use izwi_kernels::attention::{self as kernels, HeadKv, PagedCache, PagedQuery, Span as KernelSpan};
+use izwi_metal::{HeadShape, Heads, MAX_HEAD_DIM, Pass, takes_window};
 
 pub use self::paged_rows::PagedRows;
 pub use crate::kv_pool::PagedSpan;
@@ -56,7 +55,6 @@ impl CrossKv {
             (true, DType::F16) => Kept::F16(with_slices([keys, values], |[keys, values]| {
                 kernels::pack_heads(keys, values, heads, head_dim, &[positions]).pop().unwrap_or_default()
             })?),
-            #[cfg(feature = "metal")]
             (false, DType::F32 | DType::F16) if keys.device().is_metal() => {
                 let (keys, values) = (contiguous_rows(keys)?, contiguous_rows(values)?);
                 let shape = HeadShape { heads, head_dim };
@@ -72,7 +70,6 @@ impl CrossKv {
     }
 
     /// Heads of keys, then heads of values, `[2 * heads, positions, head_dim]`, where they are on a device.
-    #[cfg(feature = "metal")]
     pub(crate) fn window(&self) -> Option<&Tensor> {
         match &self.kept {
             Kept::Device(window) => Some(window),
@@ -105,7 +102,6 @@ pub fn bidirectional(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, spans: &[
     if q.dims() != k.dims() || q.dims() != v.dims() || spans.iter().sum::<usize>() != q.dim(0)? {
         bail!("attention: {:?} {:?} {:?} do not fit {spans:?}", q.dims(), k.dims(), v.dims())
     }
-    #[cfg(feature = "metal")]
     if q.device().is_metal() && head_dim <= MAX_HEAD_DIM {
         let (q, k, v) = (contiguous_rows(q)?, contiguous_rows(k)?, contiguous_rows(v)?);
         return Pass::of(&q)?.encoder_attention([&q, &k, &v], HeadShape { heads, head_dim }, spans);
@@ -195,7 +191,6 @@ pub fn write_and_attend(
     heads: usize,
 ) -> Result<Tensor> {
     let (_, kv_heads, head_dim) = pool.layer(layer)?.0.dims3()?;
-    #[cfg(feature = "metal")]
     if let (Some(joint), Some(table)) = (qkv.joint, rows.table()) {
         let heads = Heads { heads, kv_heads, head_dim, norms: None, rotates: false };
         return Pass::of(joint)?.attend(joint, pool.layer(layer)?, table, heads);
@@ -297,7 +292,6 @@ fn cross_on_device(
     heads: usize,
     record: &[usize],
 ) -> Result<(Tensor, Vec<Vec<f32>>)> {
-    #[cfg(feature = "metal")]
     if let Some((y, recorded)) = cross_on_metal(q, spans, heads, record)? {
         let sizes: Vec<usize> = spans.iter().map(|(rows, kv)| record.len() * rows * kv.positions).collect();
         return Ok((y, split_weights(recorded.as_ref(), &sizes)?));
@@ -306,7 +300,6 @@ fn cross_on_device(
 }
 
 /// The kernel; `None` where it does not take the heads.
-#[cfg(feature = "metal")]
 fn cross_on_metal(
     q: &Tensor,
     spans: &[(usize, &CrossKv)],
@@ -326,7 +319,6 @@ fn cross_on_metal(
 }
 
 /// Recorded weights of one span after another.
-#[cfg(feature = "metal")]
 pub(crate) fn split_weights(recorded: Option<&Tensor>, sizes: &[usize]) -> Result<Vec<Vec<f32>>> {
     let all = recorded.map_or(Ok(Vec::new()), Tensor::to_vec1::<f32>)?;
     let mut rest = &all[..];
@@ -362,7 +354,6 @@ fn cross_composite(
 }
 
 /// `x` `[rows, width]` with contiguous rows, which need not follow each other.
-#[cfg(feature = "metal")]
 fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
     if x.stride().last() == Some(&1) { Ok(x.clone()) } else { x.contiguous() }
 }

@@ -4,8 +4,7 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::kv_pool::{KvPool, PagedSpan};
-#[cfg(feature = "metal")]
-use crate::metal::{Heads, StepTable, TableSpan, metal_device};
+use izwi_metal::{Heads, StepTable, metal_device};
 
 /// Spans of a step, one after another, over one pool.
 #[derive(Debug)]
@@ -14,7 +13,6 @@ pub struct PagedRows<'a> {
     slots: Vec<u32>,
     on_device: Option<OnDevice>,
     /// For the kernels on Metal, in the place of `on_device`.
-    #[cfg(feature = "metal")]
     table: Option<StepTable>,
 }
 
@@ -56,7 +54,6 @@ impl<'a> PagedRows<'a> {
         }
         let slots = spans.iter().flat_map(|span| pool.slots(span.block_table, span.start, span.num_tokens));
         let slots: Vec<u32> = slots.collect();
-        #[cfg(feature = "metal")]
         if let Some(table) = step_table(pool, spans)? {
             return Ok(Self { spans, slots, on_device: None, table: Some(table) });
         }
@@ -64,17 +61,10 @@ impl<'a> PagedRows<'a> {
             Ok((keys, _)) if !keys.device().is_cpu() => Some(OnDevice::new(pool, keys, spans, &slots)?),
             _ => None,
         };
-        Ok(Self {
-            spans,
-            slots,
-            on_device,
-            #[cfg(feature = "metal")]
-            table: None,
-        })
+        Ok(Self { spans, slots, on_device, table: None })
     }
 
     /// For the kernels on Metal, if the rows are there and the kernels take the pool.
-    #[cfg(feature = "metal")]
     pub(super) fn table(&self) -> Option<&StepTable> {
         self.table.as_ref()
     }
@@ -122,7 +112,6 @@ impl<'a> PagedRows<'a> {
 }
 
 /// The rows as the kernels on Metal read them; `None` on other devices, or if the kernels do not take the pool.
-#[cfg(feature = "metal")]
 fn step_table(pool: &KvPool, spans: &[PagedSpan<'_>]) -> Result<Option<StepTable>> {
     let Ok((keys, _)) = pool.layer(0) else { return Ok(None) };
     let (_, kv_heads, head_dim) = keys.dims3()?;
@@ -130,7 +119,7 @@ fn step_table(pool: &KvPool, spans: &[PagedSpan<'_>]) -> Result<Option<StepTable
     let Some(device) = metal_device(keys.device()).filter(|_| heads.are_supported(keys.dtype())) else {
         return Ok(None);
     };
-    let spans = spans.iter().map(|&rows| TableSpan { rows, skip: 0 }).collect();
+    let spans = spans.iter().map(|span| span.on_metal(0)).collect();
     Ok(StepTable::upload(device, &[spans], pool.block_size(), &|_| Vec::new())?.pop())
 }
 

@@ -109,10 +109,9 @@ pub fn relative_mixed(
     let width = mixed.dim(1)? / 3;
     let part = |index: usize| mixed.narrow(1, index * width, width);
     let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-    #[cfg(feature = "metal")]
     if mixed.device().is_metal() && 3 * width == mixed.dim(1)? {
         check([&q, &k, &v], distances, biases, heads, spans)?;
-        return crate::metal::relative::relative(mixed, distances, biases, heads, spans);
+        return izwi_metal::relative::relative(mixed, distances, biases, heads, spans);
     }
     relative([&q, &k, &v], distances, biases, heads, spans)
 }

@@ -5,22 +5,7 @@ use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 use crate::slices::cpu_slice;
 use izwi_kernels::attention::{WindowRows, WindowShape, sliding_window_attention};
 
-/// Positions that a position attends to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Length of the window.
-    pub positions: usize,
-    /// Positions that enter the window together, counted from the start of the sequence: all positions of a step attend
-    /// from the same first position. 1 is the plain sliding window.
-    pub step: usize,
-}
-
-impl Window {
-    /// A plain window: each position attends to itself and the `positions - 1` before.
-    pub fn new(positions: usize) -> Self {
-        Self { positions, step: 1 }
-    }
-}
+pub use izwi_metal::window::Window;
 
 /// Keys and values of the last positions of one sequence in one layer.
 #[derive(Debug, Clone)]

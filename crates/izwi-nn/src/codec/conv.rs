@@ -5,10 +5,9 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::stream::{StreamShape, Streams, TailPlace};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{Activation, residual};
+use crate::layers::activation::{Activation, activate, residual};
 use crate::layers::conv::{Conv1d, Conv1dShape, DepthwiseConv, WinogradConv1d};
-#[cfg(feature = "metal")]
-use crate::metal;
+use izwi_metal::{ConvArgs, ConvEpilogue, Depthwise, DepthwiseForm, Edge};
 use izwi_types::Precision;
 
 /// The sizes of a convolution.
@@ -119,8 +118,7 @@ impl CausalConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
-        if let Some([Some(y), _]) = self.on_metal(x, metal::Epilogue::default(), streams)? {
+        if let Some([Some(y), _]) = self.on_metal(x, ConvEpilogue::default(), streams)? {
             return Ok(y);
         }
         let (x, starts) = match self.tail {
@@ -154,17 +152,13 @@ impl CausalConv {
         activation: Activation<'_>,
         streams: &mut Streams<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        #[cfg(feature = "metal")]
-        {
-            let epilogue =
-                metal::Epilogue { residual: addend, activation: Some(activation), drops_plain: false };
-            if let Some([Some(y), Some(activated)]) = self.on_metal(x, epilogue, streams)? {
-                return Ok((y, activated));
-            }
+        let epilogue = ConvEpilogue { residual: addend, activation: Some(activation), drops_plain: false };
+        if let Some([Some(y), Some(activated)]) = self.on_metal(x, epilogue, streams)? {
+            return Ok((y, activated));
         }
         let y = self.forward(x, streams)?;
         let y = if let Some(addend) = addend { residual(addend, y)? } else { y };
-        let activated = activation.forward(&y)?;
+        let activated = activate(&y, activation)?;
         Ok((y, activated))
     }
 
@@ -179,23 +173,18 @@ impl CausalConv {
         activation: Activation<'_>,
         streams: &mut Streams<'_>,
     ) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
-        {
-            let epilogue =
-                metal::Epilogue { residual: addend, activation: Some(activation), drops_plain: true };
-            if let Some([_, Some(activated)]) = self.on_metal(x, epilogue, streams)? {
-                return Ok(activated);
-            }
+        let epilogue = ConvEpilogue { residual: addend, activation: Some(activation), drops_plain: true };
+        if let Some([_, Some(activated)]) = self.on_metal(x, epilogue, streams)? {
+            return Ok(activated);
         }
         Ok(self.forward_pair(x, addend, activation, streams)?.1)
     }
 
     /// With the kernel for Metal, if the weight is there.
-    #[cfg(feature = "metal")]
     fn on_metal(
         &self,
         x: &Tensor,
-        epilogue: metal::Epilogue<'_>,
+        epilogue: ConvEpilogue<'_>,
         streams: &mut Streams<'_>,
     ) -> Result<Option<[Option<Tensor>; 2]>> {
         let Form::Rows(conv) = &self.form else { return Ok(None) };
@@ -206,12 +195,8 @@ impl CausalConv {
         if self.tail.is_none() && self.stride > 1 {
             bail!("causal convolution: a kernel as long as its stride needs whole chunks")
         }
-        let args = metal::ConvArgs {
-            stride: self.stride,
-            before: conv.reach() + 1 - self.stride,
-            edge: metal::Edge::Zero,
-        };
-        let results = metal::conv(x, weights, args, &table, epilogue)?;
+        let args = ConvArgs { stride: self.stride, before: conv.reach() + 1 - self.stride, edge: Edge::Zero };
+        let results = izwi_metal::conv(x, weights, args, &table, epilogue)?;
         streams.divide(self.stride);
         Ok(Some(results))
     }
@@ -290,17 +275,14 @@ impl CausalTransposedConv {
         activation: Activation<'_>,
         streams: &mut Streams<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        #[cfg(feature = "metal")]
-        {
-            let epilogue = metal::Epilogue { activation: Some(activation), ..Default::default() };
-            if let Some([Some(y), Some(activated)]) = self.conv.on_metal(x, epilogue, streams)? {
-                let y = self.spread(&y, streams)?;
-                let activated = activated.reshape(y.dims())?;
-                return Ok((y, activated));
-            }
+        let epilogue = ConvEpilogue { activation: Some(activation), ..Default::default() };
+        if let Some([Some(y), Some(activated)]) = self.conv.on_metal(x, epilogue, streams)? {
+            let y = self.spread(&y, streams)?;
+            let activated = activated.reshape(y.dims())?;
+            return Ok((y, activated));
         }
         let y = self.forward(x, streams)?;
-        let activated = activation.forward(&y)?;
+        let activated = activate(&y, activation)?;
         Ok((y, activated))
     }
 
@@ -369,15 +351,14 @@ impl CausalDepthwiseTransposedConv {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let (steps, stride, channels) = self.weight.dims3()?;
-        #[cfg(feature = "metal")]
         if let Some(table) = streams.sequence_table(Some(self.tail), 1)? {
-            let conv = metal::Depthwise {
+            let conv = Depthwise {
                 weight: &self.weight.reshape((steps, stride * channels))?,
                 bias: None,
                 inputs: channels,
                 dilation: 1,
                 before: steps - 1,
-                form: metal::DepthwiseForm::Plain,
+                form: DepthwiseForm::Plain,
                 activation: None,
             };
             let y = conv.run(x, &table)?;
@@ -431,7 +412,6 @@ impl CausalDepthwiseConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
         if let Some(table) = streams.sequence_table(Some(self.tail), 1)? {
             return self.conv.on_metal(2 * self.centre).run(x, &table);
         }

@@ -7,8 +7,6 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::conv::{ShortConv, ShortConvShape};
 use crate::layers::{Fused, Norm};
-#[cfg(feature = "metal")]
-use crate::metal;
 
 /// A [`ShortConv`] whose state is the tail of a stream, behind a norm and around a residual.
 #[derive(Debug, Clone)]
@@ -40,17 +38,16 @@ impl StreamedShortConv {
         let [input, output] = self.conv.linears();
         let mixed = input.forward_fused(x, Fused { norm: Some(norm), ..Fused::default() })?;
         let added = Fused { residual: Some(x), ..Fused::default() };
-        #[cfg(feature = "metal")]
         if let Some(table) = streams.sequence_table(Some(self.tail), 1)? {
             let weight = self.conv.weight();
             let (taps, width) = weight.dims2()?;
-            let conv = metal::Depthwise {
+            let conv = izwi_metal::Depthwise {
                 weight,
                 bias: None,
                 inputs: width,
                 dilation: 1,
                 before: taps - 1,
-                form: metal::DepthwiseForm::Gated,
+                form: izwi_metal::DepthwiseForm::Gated,
                 activation: None,
             };
             return output.forward_fused(&conv.run(&mixed, &table)?, added);

@@ -3,11 +3,9 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::attention::window::WindowKv;
-#[cfg(feature = "metal")]
-use crate::metal::StreamSlots;
+use izwi_metal::{StreamSlots, metal_device};
 
 mod attention;
-#[cfg(feature = "metal")]
 mod on_metal;
 
 pub use attention::{MixedHeads, attend_whole};
@@ -17,7 +15,6 @@ pub use attention::{MixedHeads, attend_whole};
 pub struct StreamShape {
     tails: Vec<(usize, usize)>,   // rows, channels
     windows: Vec<(usize, usize)>, // slots, width
-    #[cfg(feature = "metal")]
     slots: StreamSlots,
 }
 
@@ -55,14 +52,12 @@ impl StreamShape {
 pub struct StreamState {
     tails: Vec<Tensor>,
     windows: Vec<WindowKv>,
-    #[cfg(feature = "metal")]
     on_metal: Option<on_metal::Kept>,
 }
 
 impl StreamState {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        #[cfg(feature = "metal")]
         if let Some(kept) = &self.on_metal {
             return kept.bytes();
         }
@@ -86,7 +81,6 @@ impl StreamState {
 
     /// Positions that an attention layer has seen.
     fn positions(&self, place: WindowPlace) -> usize {
-        #[cfg(feature = "metal")]
         if let Some(kept) = &self.on_metal {
             return kept.positions(place);
         }
@@ -101,7 +95,6 @@ pub struct Streams<'a> {
     states: Vec<&'a mut StreamState>,
     rows: Vec<usize>,
     taps: Option<Vec<(String, Tensor)>>,
-    #[cfg(feature = "metal")]
     on_metal: Option<on_metal::Held<'a>>,
 }
 
@@ -119,21 +112,14 @@ impl<'a> Streams<'a> {
         if states.len() != rows.len() || rows.contains(&0) {
             bail!("stream: {} states for chunks of {rows:?} rows", states.len())
         }
-        #[cfg(feature = "metal")]
-        if let Device::Metal(device) = device {
+        if let Some(device) = metal_device(device) {
             let held = on_metal::Held::new(shape, &mut states, device)?;
             return Ok(Self { states, rows, taps: None, on_metal: Some(held) });
         }
         for state in &mut states {
             state.prepare(shape, device)?;
         }
-        Ok(Self {
-            states,
-            rows,
-            taps: None,
-            #[cfg(feature = "metal")]
-            on_metal: None,
-        })
+        Ok(Self { states, rows, taps: None, on_metal: None })
     }
 
     /// New rows of each sequence.

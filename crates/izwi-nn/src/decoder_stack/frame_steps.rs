@@ -1,81 +1,87 @@
-//! The positions that a stack computes inside one codec frame, for several sequences together, over a pool of their own.
-//! Frames use one pool after another: none reads what it did not write.
+//! The positions that a stack computes inside one codec frame, for several sequences together, over a scratch pool: a frame
+//! reads nothing that it did not write.
 
-use std::sync::PoisonError;
+use candle_core::{DType, Device, MetalDevice, Result, Tensor, bail};
+use izwi_metal::{Pass, StepTable};
 
-use candle_core::{DType, Device, Result, Tensor, bail};
-
+use super::fused::AFTER_THE_POSITION_BEFORE;
+use super::{DecoderStack, StackRows, Step};
 use crate::attention::PagedSpan;
-use crate::decoder_stack::{DecoderStack, StackRows};
 use crate::kv_pool::KvPool;
 
 /// An unfinished frame of several sequences.
 #[derive(Debug)]
 pub(super) struct FrameSteps<'a> {
     stack: &'a DecoderStack,
-    /// Given back to the stack at the end.
-    kv: Option<KvPool>,
+    kv: &'a mut KvPool,
     /// One block holds a whole frame.
-    tables: Vec<[u32; 1]>,
-    start: usize,
+    blocks: Vec<[u32; 1]>,
+    /// Rows of a sequence in each step.
+    rows: Vec<usize>,
+    /// Steps computed.
+    done: usize,
+    /// Of all steps, where the fused kernels take them.
+    tables: Vec<StepTable>,
 }
 
 impl<'a> FrameSteps<'a> {
-    /// A frame of at most `positions` positions for each of `sequences` sequences. Every layer of the stack must be
-    /// attention.
+    /// A frame of `sequences` sequences in steps of `rows` rows of each. Every layer of the stack must be attention.
     ///
     /// # Errors
     /// The device is out of memory.
     pub(super) fn new(
         stack: &'a DecoderStack,
+        kv: &'a mut KvPool,
         sequences: usize,
-        positions: usize,
+        rows: Vec<usize>,
         device: &Device,
     ) -> Result<Self> {
-        let kept = stack.frame_pool.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fits = |kv: &KvPool| kv.num_blocks() >= sequences && kv.block_size() >= positions;
-        let kv = match kept.filter(fits) {
-            Some(kv) => kv,
-            None => KvPool::new(Some(stack.kv_layout(DType::F32)), sequences, positions, device)?,
-        };
-        Ok(Self {
-            stack,
-            kv: Some(kv),
-            tables: (0..sequences as u32).map(|block| [block]).collect(),
-            start: 0,
-        })
+        let kv = kv.scratch(stack.kv_layout(DType::F32), sequences, rows.iter().sum(), device)?;
+        let blocks = (0..sequences as u32).map(|block| [block]).collect();
+        let mut frame = Self { stack, kv, blocks, rows, done: 0, tables: Vec::new() };
+        if let Some(device) = stack.fused_on(device, frame.kv) {
+            let steps = frame.rows.iter().scan(0, |start, &rows| {
+                *start += rows;
+                let spans = spans(&frame.blocks, *start - rows, rows);
+                Some(spans.map(|span| span.on_metal(AFTER_THE_POSITION_BEFORE)).collect())
+            });
+            let steps: Vec<_> = steps.collect();
+            frame.tables = stack.tables(device, &steps, frame.kv.block_size())?;
+        }
+        Ok(frame)
     }
 
-    /// The next `n` rows of every sequence, sequence after sequence: `[sequences * n, width]` to the last row of each,
-    /// `[sequences, width]`, before the last norm.
+    /// The Metal device, if the fused kernels take the stack.
+    pub(super) fn fused_on<'d>(&self, device: &'d Device) -> Option<&'d MetalDevice> {
+        self.stack.fused_on(device, self.kv)
+    }
+
+    /// The next rows of every sequence, sequence after sequence, to the last row of each, `[sequences, width]`, before the
+    /// last norm.
     ///
     /// # Errors
-    /// Shapes do not fit, or the frame has fewer positions.
-    pub(super) fn forward(&mut self, x: Tensor) -> Result<Tensor> {
-        let (count, rows) = (self.tables.len(), x.dim(0)?);
-        if count == 0 || rows == 0 || rows % count != 0 {
-            bail!("frame: {rows} rows do not divide into {count} sequences")
-        }
-        let num_tokens = rows / count;
-        let span = |table| PagedSpan { start: self.start, num_tokens, block_table: table };
-        let spans = self.tables.iter().map(|table| span(table.as_slice())).collect();
-        let Some(kv) = &mut self.kv else { bail!("frame: it has no pool") };
-        if self.start + num_tokens > kv.block_size() {
-            bail!("frame: {num_tokens} more positions than {} of {}", self.start, kv.block_size())
-        }
-        let mut rows = StackRows::new(kv, spans);
-        let y = self.stack.forward(x, kv, &mut rows, |_| ())?;
-        self.start += num_tokens;
-        if num_tokens == 1 {
-            return Ok(y);
-        }
-        let last: Vec<u32> = (0..count).map(|n| ((n + 1) * num_tokens - 1) as u32).collect();
-        y.contiguous()?.index_select(&Tensor::new(last, y.device())?, 0)
+    /// Shapes do not fit, or the frame has no further step.
+    pub(super) fn forward(&mut self, pass: Option<&Pass<'_>>, x: Tensor) -> Result<Tensor> {
+        let (sequences, (all, width)) = (self.blocks.len(), x.dims2()?);
+        let Some(&rows) = self.rows.get(self.done).filter(|&rows| sequences * rows == all && all > 0) else {
+            bail!("frame: {all} rows do not fit step {} of {sequences} sequences", self.done)
+        };
+        let y = match (pass, self.tables.get(self.done)) {
+            (Some(pass), Some(table)) => self.stack.layers(x, self.kv, Step::Fused(pass, table), |_| ()),
+            _ => {
+                let start = self.rows[..self.done].iter().sum();
+                let spans = spans(&self.blocks, start, rows).collect();
+                let mut rows = StackRows::new(self.kv, spans);
+                self.stack.forward(x, self.kv, &mut rows, |_| ())
+            }
+        }?;
+        self.done += 1;
+        let last = y.reshape((sequences, rows * width))?.narrow(1, (rows - 1) * width, width)?;
+        // In a pass the next kernel reads the rows where they are.
+        if pass.is_some() { Ok(last) } else { last.contiguous() }
     }
 }
 
-impl Drop for FrameSteps<'_> {
-    fn drop(&mut self) {
-        *self.stack.frame_pool.lock().unwrap_or_else(PoisonError::into_inner) = self.kv.take();
-    }
+fn spans(blocks: &[[u32; 1]], start: usize, num_tokens: usize) -> impl Iterator<Item = PagedSpan<'_>> {
+    blocks.iter().map(move |block_table| PagedSpan { start, num_tokens, block_table })
 }

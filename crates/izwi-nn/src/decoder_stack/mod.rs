@@ -5,19 +5,14 @@
 //! <https://arxiv.org/abs/2410.00037> (Kyutai). Knows no embedding, no head and no model.
 
 mod frame_decoder;
-#[cfg(feature = "metal")]
-mod frame_metal;
 mod frame_steps;
-#[cfg(feature = "metal")]
-mod metal;
+mod fused;
 mod shape;
-
-use std::sync::Mutex;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
-use crate::attention::{PagedRows, PagedSpan, paged};
+use crate::attention::{self, PagedRows, PagedSpan};
 use crate::checkpoint::Checkpoint;
 use crate::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use crate::layers::conv::{ShortConv, ShortConvShape};
@@ -25,10 +20,12 @@ use crate::layers::{
     Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, RowNorm, cat_weights,
     half_split_of_interleaved,
 };
+use izwi_metal::{Pass, StepTable};
 use izwi_types::Precision;
 
 pub use frame_decoder::{CodebookHead, FrameDecoder, FrameStart};
 use frame_steps::FrameSteps;
+use fused::AFTER_THE_POSITION_BEFORE;
 pub use shape::{Mixing, Rotation, StackNames, StackShape, Style};
 
 /// Weights of a stack and its last norm.
@@ -38,8 +35,6 @@ pub struct DecoderStack {
     layers: Vec<Layer>,
     norm: Option<RmsNorm>,
     rope: Rope,
-    /// The pool of the last [`FrameSteps`]: a frame takes it and gives it back.
-    frame_pool: Mutex<Option<KvPool>>,
 }
 
 #[derive(Debug)]
@@ -88,12 +83,17 @@ pub struct StackRows<'a> {
 }
 
 /// What all layers need of the rows of a pass, on the device of the pool.
-#[derive(Debug)]
-struct Step<'a> {
-    paged: PagedRows<'a>,
-    turns: RopeRows,
-    /// As in [`StackRows`].
-    closed: &'a (Vec<u32>, Vec<(usize, usize)>),
+enum Step<'a, 'b> {
+    /// For one operation after another.
+    Single {
+        paged: PagedRows<'a>,
+        turns: RopeRows,
+        states: &'a mut [&'b mut StackState],
+        /// As in [`StackRows`].
+        closed: &'a (Vec<u32>, Vec<(usize, usize)>),
+    },
+    /// For fused kernels in one pass.
+    Fused(&'a Pass<'a>, &'a StepTable),
 }
 
 impl<'a> StackRows<'a> {
@@ -156,7 +156,7 @@ impl DecoderStack {
             RmsNorm::load(from, &name, shape.width, shape.eps)
         });
         let rope = Rope::new(shape.head_dim, shape.theta);
-        Ok(Self { shape, layers, norm: norm.transpose()?, rope, frame_pool: Mutex::new(None) })
+        Ok(Self { shape, layers, norm: norm.transpose()?, rope })
     }
 
     /// Bytes of the weights, the norms aside.
@@ -257,34 +257,56 @@ impl DecoderStack {
         x: Tensor,
         kv: &mut KvPool,
         rows: &mut StackRows<'_>,
-        mut watch: impl FnMut(&Tensor),
+        watch: impl FnMut(&Tensor),
     ) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
-        if let Some(metal) = self.fused_on(&x.device().clone(), kv) {
-            return self.forward_fused(x, kv, (metal, rows), watch);
+        if let Some(device) = self.fused_on(&x.device().clone(), kv) {
+            let table = self.table(device, rows, kv.block_size())?;
+            let x = x.contiguous()?;
+            let pass = Pass::open(device)?;
+            let mut seen = Vec::with_capacity(self.layers.len());
+            let y = self.layers(x, kv, Step::Fused(&pass, &table), |x| seen.push(x.clone()));
+            drop(pass);
+            let y = y?;
+            // Reading a result is an operation of its own: after the pass.
+            seen.iter().for_each(watch);
+            rows.states.iter_mut().for_each(|state| state.skip = Some(AFTER_THE_POSITION_BEFORE));
+            return Ok(y);
         }
         let StackRows { spans, states, positions, closed } = rows;
         let turns = self.rope.rows(positions.clone(), x.device())?;
-        let step = Step { paged: PagedRows::new(kv, spans)?, turns, closed };
-        let mut x = x;
-        let mut normed = match self.layers.first() {
-            Some(layer) => layer.mixing_norm.forward(&x)?,
-            None => return Ok(x),
-        };
-        for (index, layer) in self.layers.iter().enumerate() {
-            let change = match &layer.mixer {
-                Mixer::Attention(at, attention) => self.attend(attention, *at, &normed, kv, &step)?,
-                Mixer::Convolution(at, convolution) => {
-                    convolve(convolution, *at, &normed, kv, (&step, states))?
+        let paged = PagedRows::new(kv, spans)?;
+        self.layers(x, kv, Step::Single { paged, turns, states, closed }, watch)
+    }
+
+    fn layers(
+        &self,
+        mut x: Tensor,
+        kv: &mut KvPool,
+        mut step: Step<'_, '_>,
+        mut watch: impl FnMut(&Tensor),
+    ) -> Result<Tensor> {
+        let pass = step.pass();
+        for layer in &self.layers {
+            let normed = Fused { norm: Some(layer.mixing_norm.of_rows()), ..Fused::default() };
+            let added = Fused { residual: Some(&x), ..Fused::default() };
+            x = match &layer.mixer {
+                Mixer::Attention(index, attention) => {
+                    let mixed = attention.query_key_value.forward_in(pass, &x, normed)?;
+                    let y = self.attend(attention, *index, &mixed, kv, &step)?;
+                    attention.output.forward_in(pass, &y, added)?
+                }
+                Mixer::Convolution(index, convolution) => {
+                    let [input, output] = convolution.linears();
+                    let mixed = input.forward_in(pass, &x, normed)?;
+                    let y = convolve(convolution, *index, &mixed, kv, &mut step)?;
+                    output.forward_in(pass, &y, added)?
                 }
             };
-            (x, normed) = layer.feed_forward_norm.forward_sum(&x, &change)?;
-            let activated = Fused { epilogue: layer.activation, ..Fused::default() };
-            let change = layer.down.forward(&layer.up.forward_fused(&normed, activated)?)?;
-            match self.layers.get(index + 1) {
-                Some(next) => (x, normed) = next.mixing_norm.forward_sum(&x, &change)?,
-                None => x = (x + change)?,
-            }
+            let norm = Some(layer.feed_forward_norm.of_rows());
+            let inner = Fused { norm, epilogue: layer.activation, ..Fused::default() };
+            let inner = layer.up.forward_in(pass, &x, inner)?;
+            let added = Fused { residual: Some(&x), ..Fused::default() };
+            x = layer.down.forward_in(pass, &inner, added)?;
             watch(&x);
         }
         Ok(x)
@@ -328,51 +350,69 @@ impl DecoderStack {
         self.norm(&x)
     }
 
+    /// Attention of the rows whose queries, keys and values are `mixed` `[rows, (heads + 2 kv_heads) * head_dim]`.
     fn attend(
         &self,
         layer: &Attention,
         index: usize,
-        normed: &Tensor,
+        mixed: &Tensor,
         kv: &mut KvPool,
-        step: &Step<'_>,
+        step: &Step<'_, '_>,
     ) -> Result<Tensor> {
+        let (paged, turns) = match step {
+            Step::Single { paged, turns, .. } => (paged, turns),
+            Step::Fused(pass, table) => {
+                return pass.attend(mixed, kv.layer(index)?, table, self.heads(layer));
+            }
+        };
         let StackShape { heads, kv_heads, head_dim, .. } = self.shape;
         let (q, own) = (heads * head_dim, kv_heads * head_dim);
-        let mixed = layer.query_key_value.forward(normed)?; // [rows, (heads + 2 kv_heads) * head_dim]
-        let count = mixed.dim(0)?;
         let part = |start: usize, width: usize| mixed.narrow(1, start, width);
         let rotated = |x: Tensor, norm: usize| match &layer.head_norms {
-            Some(norms) => self.rope.forward_normed(&x, &step.turns, &norms[norm]),
-            None => self.rope.forward(&x, &step.turns),
+            Some(norms) => self.rope.forward_normed(&x, turns, &norms[norm]),
+            None => self.rope.forward(&x, turns),
         };
         let (queries, keys) = (rotated(part(0, q)?, 0)?, rotated(part(q, own)?, 1)?);
         let values = part(q + own, own)?.contiguous()?;
-        let shape = (count, kv_heads, head_dim);
-        step.paged.write(kv, index, &keys.reshape(shape)?, &values.reshape(shape)?)?;
-        layer.output.forward(&paged(kv, index, &queries, &step.paged, heads)?)
+        let shape = (mixed.dim(0)?, kv_heads, head_dim);
+        paged.write(kv, index, &keys.reshape(shape)?, &values.reshape(shape)?)?;
+        attention::paged(kv, index, &queries, paged, heads)
     }
 }
 
+impl<'a> Step<'a, '_> {
+    fn pass(&self) -> Option<&'a Pass<'a>> {
+        match self {
+            Self::Single { .. } => None,
+            Self::Fused(pass, _) => Some(pass),
+        }
+    }
+}
+
+/// The convolution of `mixed`, which the layer's first product made.
 fn convolve(
     layer: &ShortConv,
     index: usize,
-    normed: &Tensor,
+    mixed: &Tensor,
     kv: &mut KvPool,
-    (step, states): (&Step<'_>, &mut [&mut StackState]),
+    step: &mut Step<'_, '_>,
 ) -> Result<Tensor> {
+    let (paged, states, (blocks, ends)) = match step {
+        Step::Single { paged, states, closed, .. } => (paged, states, closed),
+        Step::Fused(pass, table) => {
+            return pass.short_conv(mixed, layer.weight(), kv.conv_layer(index)?, table);
+        }
+    };
     if states.iter().any(|state| state.skip.is_some()) {
         bail!("decoder stack: the pool keeps the convolution states, which needs the fused kernels")
     }
-    let counts: Vec<usize> = step.paged.spans().iter().map(|span| span.num_tokens).collect();
+    let counts: Vec<usize> = paged.spans().iter().map(|span| span.num_tokens).collect();
     let states = states.iter_mut().filter_map(|state| state.columns.get_mut(index));
     let mut states: Vec<&mut Tensor> = states.collect();
-    let (blocks, ends) = step.closed;
-    if blocks.is_empty() {
-        return layer.forward(normed, &counts, &mut states);
+    if !blocks.is_empty() {
+        kv.write_conv_state(index, blocks, &layer.seen(mixed, &counts, &states, ends)?)?;
     }
-    let (y, seen) = layer.forward_seen(normed, &counts, &mut states, ends)?;
-    kv.write_conv_state(index, blocks, &seen)?;
-    Ok(y)
+    layer.convolve(mixed, &counts, &mut states)
 }
 
 impl Layer {

@@ -5,60 +5,20 @@ use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Result, Tensor, bail};
 use crate::slices::{cpu_slice, with_rows, with_slices};
 use izwi_kernels::elementwise;
 
-/// What happens to a product, after the bias.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Epilogue {
-    /// Nothing.
-    #[default]
-    None,
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// By the error function.
-    Gelu,
-    /// As [`bias_gelu_tanh`].
-    GeluTanh,
-    /// The larger of the value and 0.
-    Relu,
-    /// The weight has twice the outputs: SiLU of the first half times the second half.
-    GatedSilu,
-}
+pub use izwi_metal::{Activation, Epilogue};
 
-/// An activation, for layers that fuse it with what they compute.
-#[derive(Debug, Clone, Copy)]
-pub enum Activation<'a> {
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// By the error function.
-    Gelu,
-    /// The larger of the value and 0.
-    Relu,
-    /// As [`elu`].
-    Elu,
-    /// The nearest value from -1 to 1.
-    Clamp,
-    /// As [`snake`], `[channels]` each.
-    Snake {
-        /// Of each channel.
-        frequency: &'a Tensor,
-        /// Of each channel.
-        amplitude: &'a Tensor,
-    },
-}
-
-impl Activation<'_> {
-    /// Of every element of `x` `[rows, width]`; the width of Snake is a multiple of its channels.
-    ///
-    /// # Errors
-    /// Shapes do not fit.
-    pub fn forward(self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Silu => x.silu(),
-            Self::Gelu => x.gelu_erf(),
-            Self::Relu => x.relu(),
-            Self::Elu => elu(x),
-            Self::Clamp => x.clamp(-1f32, 1f32),
-            Self::Snake { frequency, amplitude } => snake(x, frequency, amplitude),
-        }
+/// `activation` of every element of `x` `[rows, width]`; the width of Snake is a multiple of its channels.
+///
+/// # Errors
+/// Shapes do not fit.
+pub fn activate(x: &Tensor, activation: Activation<'_>) -> Result<Tensor> {
+    match activation {
+        Activation::Silu => x.silu(),
+        Activation::Gelu => x.gelu_erf(),
+        Activation::Relu => x.relu(),
+        Activation::Elu => elu(x),
+        Activation::Clamp => x.clamp(-1f32, 1f32),
+        Activation::Snake { frequency, amplitude } => snake(x, frequency, amplitude),
     }
 }
 

@@ -1,12 +1,11 @@
 //! Embedding tables in the type of the checkpoint: rows by id.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
+use izwi_metal::{Entries, MAX_TABLES, Pass};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::lazy_tensor::LazyTensor;
-#[cfg(feature = "metal")]
-use crate::metal::{Entries, MAX_TABLES, Pass};
 
 /// A table `[entries, width]`.
 #[derive(Debug, Clone)]
@@ -91,7 +90,6 @@ impl Embedding {
     }
 
     /// The table `[entries, width]`, where it is in memory.
-    #[cfg(feature = "metal")]
     pub(crate) fn table(&self) -> Option<&Tensor> {
         match &self.table {
             Table::Resident(table) => Some(table),
@@ -115,7 +113,6 @@ impl Embedding {
 
 /// Rows `ids` `[ids]` of a table, f32.
 fn rows(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "metal")]
     if table.device().is_metal() {
         return Pass::of(table)?.embedding_sum(&[table.into()], ids, None);
     }
@@ -132,7 +129,6 @@ pub fn sum_embeddings(tables: &[&Embedding], ids: &[u32]) -> Result<Tensor> {
         bail!("embedding: {} ids do not fit {} tables", ids.len(), tables.len())
     }
     let column = |at: usize| ids.iter().skip(at).step_by(tables.len()).copied().collect::<Vec<u32>>();
-    #[cfg(feature = "metal")]
     if let Some(sum) = sum_on_metal(tables, ids)? {
         return Ok(sum);
     }
@@ -144,14 +140,11 @@ pub fn sum_embeddings(tables: &[&Embedding], ids: &[u32]) -> Result<Tensor> {
 }
 
 /// As [`sum_embeddings`]; `None` where the kernel does not take the tables.
-#[cfg(feature = "metal")]
 fn sum_on_metal(tables: &[&Embedding], ids: &[u32]) -> Result<Option<Tensor>> {
+    let device = tables[0].table().map(Tensor::device).filter(|device| device.is_metal());
     let entries = tables.iter().map(|table| table.table().map(Entries::from)).collect::<Option<Vec<_>>>();
-    let Some(entries) = entries.filter(|entries| entries.len() <= MAX_TABLES) else { return Ok(None) };
-    let device = entries[0].table.device();
-    if !device.is_metal() {
-        return Ok(None);
-    }
+    let entries = entries.filter(|entries| entries.len() <= MAX_TABLES);
+    let (Some(device), Some(entries)) = (device, entries) else { return Ok(None) };
     if let Some((id, table)) =
         ids.iter().zip(tables.iter().cycle()).find(|(id, of)| **id as usize >= of.entries)
     {

@@ -1,12 +1,11 @@
 //! Linear layers with the norm before and the operations behind: one kernel on Metal, one operation after another
 //! elsewhere. Knows no layer above them.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
+use izwi_metal::Pass;
 
 use super::activation::{Epilogue, bias_gelu, bias_gelu_tanh, bias_silu, residual, silu_gate};
 use super::{LayerNorm, Linear, RmsNorm};
-#[cfg(feature = "metal")]
-use crate::metal::{self, Pass};
 
 /// A norm of rows.
 #[derive(Debug, Clone, Copy)]
@@ -45,12 +44,15 @@ impl Linear {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward_fused(&self, x: &Tensor, fused: Fused<'_>) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
+        self.forward_in(None, x, fused)
+    }
+
+    /// As [`Self::forward_fused`]; the rows are on Metal if there is a pass, and each is contiguous.
+    pub(crate) fn forward_in(&self, pass: Option<&Pass<'_>>, x: &Tensor, fused: Fused<'_>) -> Result<Tensor> {
         if let Some(weights) = self.on_metal() {
-            let x = x.contiguous()?;
-            let fused = metal::Fused {
+            let fused = izwi_metal::Fused {
                 norm: match fused.norm {
-                    None => metal::Norm::None,
+                    None => izwi_metal::Norm::None,
                     Some(Norm::Rms(norm)) => norm.on_metal(),
                     Some(Norm::Layer(norm)) => norm.on_metal(),
                 },
@@ -59,7 +61,14 @@ impl Linear {
                 scale: fused.scale,
                 residual: fused.residual,
             };
+            if let Some(pass) = pass {
+                return pass.linear(x, weights, fused);
+            }
+            let x = x.contiguous()?;
             return Pass::of(&x)?.linear(&x, weights, fused);
+        }
+        if pass.is_some() {
+            bail!("linear: the weight is not on the device of its rows")
         }
         let normed = fused.norm.map(|norm| norm.forward(x)).transpose()?;
         let x = normed.as_ref().unwrap_or(x);

@@ -8,11 +8,10 @@ use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
-#[cfg(feature = "metal")]
-use crate::metal::{Fused, MetalWeights, Pass};
 use crate::precision::{device_type, weight_type};
 use crate::slices::with_slices;
 use izwi_kernels::linear::{Rows, WeightSource, Weights};
+use izwi_metal::{Fused, MetalWeights, Pass};
 use izwi_types::Precision;
 
 /// `y = x Wᵀ (+ b)`; on the CPU a row of `y` is the same bits for any number of rows of `x` and any other rows.
@@ -31,7 +30,6 @@ pub struct Linear {
 #[derive(Debug, Clone)]
 enum Weight {
     Cpu(Arc<Weights>),
-    #[cfg(feature = "metal")]
     Metal(MetalWeights),
     Device(Tensor), // [outputs, inputs], in the type of its products
 }
@@ -41,7 +39,6 @@ impl Weight {
     fn new(weight: &Tensor, precision: Precision, device: &Device) -> Result<Self> {
         match device {
             Device::Cpu => Ok(Self::Cpu(Arc::new(pack(weight, precision)?))),
-            #[cfg(feature = "metal")]
             Device::Metal(device) => Ok(Self::Metal(MetalWeights::new(weight, precision, device)?)),
             device => {
                 Ok(Self::Device(weight.to_dtype(device_type(precision))?.contiguous()?.to_device(device)?))
@@ -171,7 +168,6 @@ impl Linear {
     pub fn bytes(&self) -> usize {
         match &self.weight {
             Weight::Cpu(weights) => weights.bytes(),
-            #[cfg(feature = "metal")]
             Weight::Metal(weights) => weights.bytes(),
             Weight::Device(weight) => weight.elem_count() * weight.dtype().size_in_bytes(),
         }
@@ -194,7 +190,6 @@ impl Linear {
     }
 
     /// The weight for kernels on Metal.
-    #[cfg(feature = "metal")]
     pub(crate) fn on_metal(&self) -> Option<&MetalWeights> {
         match &self.weight {
             Weight::Metal(weights) => Some(weights),
@@ -220,7 +215,6 @@ impl Linear {
         match (&self.weight, bias) {
             (Weight::Cpu(weights), None) => self.on_cpu(weights, [x], rows),
             (Weight::Cpu(weights), Some(bias)) => self.on_cpu(weights, [x, bias], rows),
-            #[cfg(feature = "metal")]
             (Weight::Metal(weights), bias) => {
                 let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
                 Pass::of(&x)?.linear(&x, weights, Fused { bias, ..Fused::default() })
@@ -260,7 +254,6 @@ impl Linear {
                 ids.iter().for_each(|&id| weights.push_column(id as usize, &mut rows));
                 Tensor::from_vec(rows, (ids.len(), self.inputs), &Device::Cpu)
             }
-            #[cfg(feature = "metal")]
             Weight::Metal(weights) => weights.lookup(&Tensor::new(ids, weights.device())?),
             Weight::Device(weight) => {
                 weight.index_select(&Tensor::new(ids, weight.device())?, 0)?.to_dtype(DType::F32)

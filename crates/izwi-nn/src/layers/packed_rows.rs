@@ -49,15 +49,14 @@ impl PackedRows {
     }
 
     /// Spans and gaps as sequences of their own, so that no row of a gap reaches a span.
-    #[cfg(feature = "metal")]
-    pub(crate) fn on_metal(&self) -> crate::metal::SequenceTable {
-        let mut table = crate::metal::SequenceTable::default();
+    pub(crate) fn on_metal(&self) -> izwi_metal::SequenceTable {
+        let mut table = izwi_metal::SequenceTable::default();
         let mut end = 0;
         let gap = self.rows..self.rows;
         for span in self.spans.iter().chain([&gap]) {
             for rows in [span.start - end, span.len()] {
                 if rows > 0 {
-                    table.push([rows, rows], [crate::metal::NO_STATE; 2]);
+                    table.push([rows, rows], [izwi_metal::NO_STATE; 2]);
                 }
             }
             end = span.end;

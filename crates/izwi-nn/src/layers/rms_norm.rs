@@ -35,17 +35,14 @@ impl RmsNorm {
     }
 
     /// For kernels on Metal.
-    #[cfg(feature = "metal")]
-    pub(crate) fn on_metal(&self) -> crate::metal::Norm<'_> {
-        crate::metal::Norm::Rms { weight: &self.weight, eps: self.eps }
+    pub(crate) fn on_metal(&self) -> izwi_metal::Norm<'_> {
+        izwi_metal::Norm::Rms { weight: &self.weight, eps: self.eps }
     }
 
-    #[cfg(feature = "metal")]
     pub(crate) fn weight(&self) -> &Tensor {
         &self.weight
     }
 
-    #[cfg(feature = "metal")]
     pub(crate) fn eps(&self) -> f32 {
         self.eps
     }
@@ -83,28 +80,6 @@ impl RmsNorm {
     pub(crate) fn with<T>(&self, work: impl FnOnce(elementwise::RmsNorm<'_>) -> Result<T>) -> Result<T> {
         with_slices([&self.weight], |[weight]| work(elementwise::RmsNorm { weight, eps: self.eps }))?
     }
-
-    /// The sum of the residual `x` and `change`, both `[rows, width]`, and the norm of that sum.
-    ///
-    /// # Errors
-    /// Shapes do not fit.
-    pub fn forward_sum(&self, x: &Tensor, change: &Tensor) -> Result<(Tensor, Tensor)> {
-        if !x.device().is_cpu() {
-            let sum = (x + change)?;
-            let normed = self.forward(&sum)?;
-            return Ok((sum, normed));
-        }
-        let width = self.width();
-        if x.dims() != change.dims() || x.dims().last() != Some(&width) || width == 0 {
-            bail!("rms norm: {:?} and {:?} are not rows of {width}", x.dims(), change.dims())
-        }
-        let (sum, y) = with_slices([x, change, &self.weight], |[x, change, weight]| {
-            let (mut sum, mut y) = (vec![0f32; x.len()], vec![0f32; x.len()]);
-            elementwise::RmsNorm { weight, eps: self.eps }.forward_sum(x, change, &mut sum, &mut y);
-            (sum, y)
-        })?;
-        Ok((Tensor::from_vec(sum, x.dims(), x.device())?, Tensor::from_vec(y, x.dims(), x.device())?))
-    }
 }
 
 #[cfg(test)]
@@ -122,24 +97,18 @@ mod tests {
             candle_nn::ops::rms_norm(&rows, &norm.weight, 1e-6).unwrap().reshape((7, 120)).unwrap();
         let off = (norm.forward(&x).unwrap() - reference).unwrap().abs().unwrap();
         assert!(off.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-5);
-        let zeros = Tensor::zeros((2, 40), DType::F32, &Device::Cpu).unwrap();
-        let (sum, normed) = norm.forward_sum(&zeros, &zeros).unwrap();
-        assert_eq!((sum.dims(), normed.dims()), (&[2, 40][..], &[2, 40][..]));
-        assert!(norm.forward_sum(&zeros, &x).is_err());
         assert!(norm.forward(&Tensor::zeros((1, 41), DType::F32, &Device::Cpu).unwrap()).is_err());
     }
 
     #[test]
-    fn fused_and_strided_norms_equal_the_plain_norm_to_the_bit() {
+    fn strided_rows_and_a_row_alone_have_the_same_norm_to_the_bit() {
         let norm = RmsNorm { weight: Tensor::randn(0f32, 1.0, 33, &Device::Cpu).unwrap(), eps: 1e-6 };
-        let [x, change] = [0, 1].map(|_| Tensor::randn(1f32, 2.0, (90, 33), &Device::Cpu).unwrap());
-        let (sum, normed) = norm.forward_sum(&x, &change).unwrap();
+        let [x, other] = [0, 1].map(|_| Tensor::randn(1f32, 2.0, (90, 33), &Device::Cpu).unwrap());
         let rows = |x: &Tensor| x.to_vec2::<f32>().unwrap();
-        assert_eq!(rows(&sum), rows(&(&x + &change).unwrap()));
-        assert_eq!(rows(&normed), rows(&norm.forward(&sum).unwrap()));
-        let wide = Tensor::cat(&[&change, &sum, &x], 1).unwrap();
+        let normed = norm.forward(&x).unwrap();
+        let wide = Tensor::cat(&[&other, &x, &other], 1).unwrap();
         assert_eq!(rows(&norm.forward(&wide.narrow(1, 33, 33).unwrap()).unwrap()), rows(&normed));
-        let alone = norm.forward(&sum.narrow(0, 7, 1).unwrap()).unwrap();
+        let alone = norm.forward(&x.narrow(0, 7, 1).unwrap()).unwrap();
         assert_eq!(rows(&alone)[0], rows(&normed)[7]);
     }
 }

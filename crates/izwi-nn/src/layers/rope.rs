@@ -24,7 +24,6 @@ pub struct RopeRows {
 
 impl RopeRows {
     /// Cosines and sines, `[2, rows, head_dim / 2]`, off the CPU.
-    #[cfg(feature = "metal")]
     pub(crate) fn turns(&self) -> Option<&Tensor> {
         self.turns.as_ref()
     }

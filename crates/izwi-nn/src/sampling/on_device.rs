@@ -5,11 +5,10 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
+use izwi_metal::{DrawTable, Lookup, Pass, metal_device};
 
-#[cfg(feature = "metal")]
-use crate::metal::{self, DrawTable};
-use crate::sampling::Draw;
+use crate::sampling::{Draw, DrawLimits, TokenDraws};
 
 /// Logits that a device sorts at once: candle's kernels sort a row in one thread block.
 const SORTED: usize = 1024;
@@ -36,17 +35,26 @@ pub struct FrameDraws<'a> {
 enum Sampler {
     Host,
     Device(OnDevice),
-    #[cfg(feature = "metal")]
-    Metal(OnMetal),
+    /// A kernel for each draw.
+    Metal {
+        table: DrawTable,
+        codes: Tensor, // [draws, sequences]
+    },
 }
 
 impl<'a> FrameDraws<'a> {
-    /// Draws of `codebooks` codebooks; the first has index `first` among the draws of each sequence.
+    /// Draws of `codebooks` codebooks; the first has index `first` among the draws of each sequence. On Metal `tokens`, of
+    /// this many, may be drawn before.
     ///
     /// # Errors
     /// The device is out of memory.
-    pub fn new(draws: &'a [Draw<'a>], first: usize, codebooks: usize, device: &Device) -> Result<Self> {
-        let sampler = Sampler::new(draws, first..first + codebooks, device)?;
+    pub fn new(
+        draws: &'a [Draw<'a>],
+        (first, codebooks): (usize, usize),
+        tokens: Option<(&TokenDraws<'_>, usize)>,
+        device: &Device,
+    ) -> Result<Self> {
+        let sampler = Sampler::new(draws, first..first + codebooks, tokens, device)?;
         Ok(Self { draws, first, drawn: Vec::with_capacity(codebooks), sampler })
     }
 
@@ -58,8 +66,11 @@ impl<'a> FrameDraws<'a> {
         let codebook = self.drawn.len();
         let chosen = match &self.sampler {
             Sampler::Device(device) if device.takes(logits.dim(1)?) => device.choose(logits, codebook)?,
-            #[cfg(feature = "metal")]
-            Sampler::Metal(metal) => metal.choose(logits, codebook)?,
+            Sampler::Metal { table, codes } => {
+                let logits = logits.to_dtype(DType::F32)?.contiguous()?;
+                Pass::of(&logits)?.draw(&logits, table, codebook, codes, None)?;
+                codes.get(codebook)?
+            }
             _ => {
                 let (rows, index) = (logits.to_vec2::<f32>()?, self.first + codebook);
                 let chosen = rows.iter().zip(self.draws).map(|(row, draw)| draw.choose(row, index));
@@ -71,52 +82,51 @@ impl<'a> FrameDraws<'a> {
         Ok(chosen)
     }
 
+    /// As [`Self::choose`] in an open pass on Metal, from f32; with the lookup of the codes' embeddings.
+    pub(crate) fn choose_in(
+        &mut self,
+        pass: &Pass<'_>,
+        logits: &Tensor,
+        lookup: Option<Lookup<'_>>,
+    ) -> Result<()> {
+        let Sampler::Metal { table, codes } = &self.sampler else { bail!("draw: a pass on another device") };
+        pass.draw(logits, table, self.drawn.len(), codes, lookup)?;
+        self.drawn.push(codes.get(self.drawn.len())?);
+        Ok(())
+    }
+
     /// The codes of each sequence in the order of codebooks.
     ///
     /// # Errors
     /// The device failed.
     pub fn finish(self) -> Result<Vec<Vec<u32>>> {
-        #[cfg(feature = "metal")]
-        if let Sampler::Metal(metal) = &self.sampler {
-            return metal.read(self.drawn.len());
+        if let Sampler::Metal { codes, .. } = &self.sampler {
+            let codes = codes.to_vec2::<u32>()?;
+            let of = |row: usize| codes.iter().take(self.drawn.len()).map(|codes| codes[row]).collect();
+            return Ok((0..self.draws.len()).map(of).collect());
         }
         Tensor::stack(&self.drawn, 1)?.to_vec2()
     }
 }
 
 impl Sampler {
-    fn new(draws: &[Draw<'_>], indices: Range<usize>, device: &Device) -> Result<Self> {
-        #[cfg(feature = "metal")]
-        if let (Some(device), false) = (metal::metal_device(device), draws.is_empty()) {
-            let table = DrawTable::unlimited(device, draws, indices.start, indices.len())?;
-            return Ok(Self::Metal(OnMetal { codes: table.codes(device)?, table }));
+    fn new(
+        draws: &[Draw<'_>],
+        indices: Range<usize>,
+        tokens: Option<(&TokenDraws<'_>, usize)>,
+        device: &Device,
+    ) -> Result<Self> {
+        if let (Some(device), false) = (metal_device(device), draws.is_empty()) {
+            let (tokens, count) = tokens.map_or((&[][..], 0), |(tokens, count)| (tokens.rows(), count));
+            let mut rows: Vec<_> = tokens.iter().map(|token| token.limits.on_metal(token.draw, 0)).collect();
+            let row = |index| draws.iter().map(move |&draw| DrawLimits::default().on_metal(draw, index));
+            rows.extend(indices.flat_map(row));
+            let drawn: Vec<&[u32]> = tokens.iter().map(|token| token.drawn).collect();
+            let table = DrawTable::new(device, &rows, draws.len(), &drawn, count)?;
+            return Ok(Self::Metal { codes: table.codes(device)?, table });
         }
         let on_device = if device.is_cpu() { None } else { OnDevice::new(draws, indices, device)? };
         Ok(on_device.map_or(Self::Host, Self::Device))
-    }
-}
-
-/// A kernel for each draw.
-#[cfg(feature = "metal")]
-#[derive(Debug)]
-struct OnMetal {
-    table: DrawTable,
-    codes: Tensor, // [codebooks, sequences]
-}
-
-#[cfg(feature = "metal")]
-impl OnMetal {
-    fn choose(&self, logits: &Tensor, codebook: usize) -> Result<Tensor> {
-        let logits = logits.to_dtype(DType::F32)?.contiguous()?;
-        metal::Pass::of(&logits)?.draw(&logits, &self.table, codebook, &self.codes, None)?;
-        self.codes.get(codebook)
-    }
-
-    /// The first `drawn` codes of each sequence.
-    fn read(&self, drawn: usize) -> Result<Vec<Vec<u32>>> {
-        let codes = self.codes.to_vec2::<u32>()?;
-        let of = |row: usize| codes.iter().take(drawn).map(|codes| codes[row]).collect();
-        Ok((0..self.codes.dim(1)?).map(of).collect())
     }
 }
 
@@ -296,7 +306,7 @@ mod tests {
         assert!(!few.takes(49) && !few.takes(2051) && !few.takes(1024 * 64));
         let logits = Tensor::randn(0f32, 1.0, (1, 300), &Device::Cpu).unwrap();
         let draw = draw(&many);
-        let mut frame = FrameDraws::new(&draw, 2, 3, &Device::Cpu).unwrap();
+        let mut frame = FrameDraws::new(&draw, (2, 3), None, &Device::Cpu).unwrap();
         (0..3).for_each(|_| drop(frame.choose(&logits).unwrap()));
         let row = &logits.to_vec2::<f32>().unwrap()[0];
         let expected: Vec<u32> = (2..5).map(|index| draw[0].choose(row, index)).collect();

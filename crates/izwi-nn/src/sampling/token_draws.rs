@@ -1,6 +1,7 @@
 //! Draws of the next token of several sequences, each with limits on what it may choose. Knows no model.
 
 use candle_core::{DType, Result, Tensor};
+use izwi_metal::RowDraw;
 
 use crate::sampling::{Draw, choose, penalise};
 
@@ -22,6 +23,13 @@ impl Default for DrawLimits {
 }
 
 impl DrawLimits {
+    /// Draw `index` of `draw` within these limits, for kernels on Metal.
+    pub(crate) fn on_metal(self, draw: Draw<'_>, index: usize) -> RowDraw<'_> {
+        let Self { penalty, first_forbidden, allowed } = self;
+        let (sampling, uniform) = (draw.sampling, draw.uniform(index));
+        RowDraw { sampling, uniform, penalty, first_forbidden, allowed }
+    }
+
     /// Lowers the logits of the tokens drawn before, and sets those of forbidden tokens to −∞.
     pub fn apply(&self, logits: &mut [f32], drawn: &[u32]) {
         penalise(logits, drawn, self.penalty);

@@ -48,6 +48,14 @@ const RULES: &[Rule] = &[
         remedy: "ask a layer of izwi-nn, or let izwi-nn choose: a family is the same on every device",
     },
     Rule {
+        name: "feature in a layer",
+        pattern: r"\bfeature\s*=",
+        in_tests: true,
+        scopes: &["crates/izwi-nn/src/"],
+        except: &[("crates/izwi-nn/src/device.rs", "knows which devices this build has")],
+        remedy: "ask for the device: izwi-metal compiles everywhere, and without Metal has none",
+    },
+    Rule {
         name: "metric macro",
         pattern: r"\b(?:describe_)?(?:counter|gauge|histogram)!",
         in_tests: true,
@@ -106,6 +114,7 @@ const RULES: &[Rule] = &[
         scopes: &[
             "crates/izwi-core/src/engine/",
             "crates/izwi-kernels/",
+            "crates/izwi-metal/",
             "crates/izwi-nn/",
             "crates/izwi-models/",
         ],
@@ -185,6 +194,15 @@ mod tests {
                 ("crates/izwi-server/src/ws/protocol.rs", text),
             ],
             &["crates/izwi-server/src/ws/protocol.rs:3"],
+        );
+    }
+
+    #[test]
+    fn layers_ask_for_a_device_instead_of_a_feature() {
+        let text = "#[cfg(\n    feature = \"metal\"\n)]\nfn f() {}\n";
+        check(
+            &[("crates/izwi-metal/src/lib.rs", text), ("crates/izwi-nn/src/linear.rs", text)],
+            &["crates/izwi-nn/src/linear.rs:2"],
         );
     }
 

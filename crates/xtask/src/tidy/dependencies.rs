@@ -13,7 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("izwi-types", &[]),
     ("izwi-kernels", &[]),
     ("izwi-audio", &["izwi-kernels"]),
-    ("izwi-nn", &["izwi-kernels", "izwi-types"]),
+    ("izwi-metal", &["izwi-kernels", "izwi-types"]),
+    ("izwi-nn", &["izwi-kernels", "izwi-metal", "izwi-types"]),
     ("izwi-models", &["izwi-audio", "izwi-kernels", "izwi-nn", "izwi-types"]),
     ("izwi-hub", &["izwi-types"]),
     ("izwi-core", &["izwi-audio", "izwi-hub", "izwi-kernels", "izwi-models", "izwi-nn", "izwi-types"]),
@@ -41,10 +42,11 @@ const BANNED: &[(&str, &[&str], &str)] = &[
         "audio knows no tensor and no runtime: do it in izwi-models or izwi-core",
     ),
     ("izwi-kernels", &["candle", "tokio"], "kernels work on slices: do it in izwi-nn"),
+    ("izwi-metal", &["candle-nn", "tokio"], "kernels know no layer and no runtime: do it in izwi-nn"),
     (
         "izwi-nn",
-        &["tokio", "axum"],
-        "layers know no runtime and no server: do it in izwi-core or izwi-server",
+        &["candle-metal-kernels", "objc2", "tokio", "axum"],
+        "layers know no runtime, no server and no bindings of Metal: do it in izwi-core, izwi-server or izwi-metal",
     ),
     (
         "izwi-models",

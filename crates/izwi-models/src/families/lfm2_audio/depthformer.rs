@@ -7,6 +7,7 @@ use super::config::{CODES, Config, DEPTH_NAMES};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{CodebookHead, DecoderStack, FrameDecoder, FrameStart};
+use izwi_nn::kv_pool::KvPool;
 use izwi_nn::layers::{Embedding, Linear, RmsNorm};
 use izwi_nn::sampling::Draw;
 use izwi_types::Precision;
@@ -87,6 +88,7 @@ impl Depthformer {
         &self,
         hidden: &Tensor,
         draws: &[Draw<'_>],
+        kv: &mut KvPool,
         observer: &mut dyn DepthObserver,
     ) -> Result<Vec<Vec<u32>>> {
         let parts = self.split.forward(hidden)?; // [sequences, codebooks * width]
@@ -98,7 +100,7 @@ impl Depthformer {
         });
         let heads: Vec<CodebookHead<'_>> = heads.collect();
         let decoder = FrameDecoder { stack: &self.stack, project: None, heads: &heads };
-        decoder.decode(FrameStart::Parts(&parts), draws, 0, &mut |logits| observer.codebook(logits))
+        decoder.decode(FrameStart::Parts(&parts), (draws, 0), kv, &mut |logits| observer.codebook(logits))
     }
 }
 

@@ -177,7 +177,7 @@ impl Generator {
         let mut outcomes = vec![Outcome::Pending; inputs.len()];
         if !ready.is_empty() {
             observer.decided(&hidden);
-            self.decide(&hidden, &ready, inputs, &mut outcomes, observer)?;
+            self.decide(&hidden, (&ready, inputs), kv, &mut outcomes, observer)?;
         }
         Ok(outcomes)
     }
@@ -215,8 +215,8 @@ impl Generator {
     fn decide(
         &self,
         hidden: &Tensor,
-        ready: &[usize],
-        inputs: &mut [StepInput<'_>],
+        (ready, inputs): (&[usize], &mut [StepInput<'_>]),
+        kv: &mut KvPool,
         outcomes: &mut [Outcome],
         observer: &mut dyn Observer,
     ) -> Result<(), Error> {
@@ -238,7 +238,7 @@ impl Generator {
             let hidden = select(hidden, &audio)?;
             let draws: Vec<_> = audio.iter().map(|&(_, at)| inputs[at].draw(Modality::Audio)).collect();
             let frames =
-                self.times.time(DEPTHFORMER, || self.depthformer.frames(&hidden, &draws, observer))?;
+                self.times.time(DEPTHFORMER, || self.depthformer.frames(&hidden, &draws, kv, observer))?;
             for (&(_, at), frame) in audio.iter().zip(frames) {
                 let drawn = draws_numbers(&inputs[at].pass.audio_sampling);
                 let numbers = if drawn { frame.len() } else { 0 };

@@ -156,7 +156,7 @@ impl Generator {
         let hidden = self.times.time(TALKER, || self.talker.forward(x, kv, &mut rows, &wanted))?;
         let mut outcomes = vec![Outcome::Pending; inputs.len()];
         if !ready.is_empty() {
-            for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, inputs, observer)?) {
+            for (at, outcome) in ready.iter().zip(self.decide(&hidden, &ready, inputs, kv, observer)?) {
                 outcomes[*at] = outcome;
             }
         }
@@ -169,6 +169,7 @@ impl Generator {
         hidden: &Tensor,
         ready: &[usize],
         inputs: &mut [StepInput<'_>],
+        kv: &mut KvPool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Outcome>, Error> {
         let logits = self.times.time(TALKER, || self.talker.logits(hidden))?;
@@ -177,12 +178,12 @@ impl Generator {
         let tokens = TokenDraws::new(rows.collect());
         let known = self.times.time(SAMPLING, || tokens.on_host(&logits))?;
         let frames = match known {
-            Some(first) => self.frames_of_codes(hidden, &first, (ready, inputs), observer)?,
+            Some(first) => self.frames_of_codes(hidden, &first, (ready, inputs), kv, observer)?,
             None => {
                 let embedding = self.talker.codebook(0);
                 let start = FrameStart::Logits { hidden, logits: &logits, draws: &tokens, embedding };
                 let all: Vec<usize> = (0..ready.len()).collect();
-                let frames = self.decode(start, &all, (ready, inputs), observer)?;
+                let frames = self.decode(start, &all, (ready, inputs), kv, observer)?;
                 frames.into_iter().map(Some).collect()
             }
         };
@@ -206,6 +207,7 @@ impl Generator {
         hidden: &Tensor,
         first: &[u32],
         (ready, inputs): (&[usize], &[StepInput<'_>]),
+        kv: &mut KvPool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Option<Vec<u32>>>, Error> {
         let end = self.config.talker_config.codec_eos_token_id;
@@ -223,7 +225,7 @@ impl Generator {
         let codes: Vec<u32> = going.iter().map(|&place| first[place]).collect();
         let embedding = self.talker.codebook(0);
         let start = FrameStart::Code { hidden: &hidden, codes: &codes, embedding };
-        let others = self.decode(start, &going, (ready, inputs), observer)?;
+        let others = self.decode(start, &going, (ready, inputs), kv, observer)?;
         for ((place, first), others) in going.into_iter().zip(codes).zip(others) {
             frames[place] = Some(std::iter::once(first).chain(others).collect());
         }
@@ -236,6 +238,7 @@ impl Generator {
         start: FrameStart<'_>,
         places: &[usize],
         (ready, inputs): (&[usize], &[StepInput<'_>]),
+        kv: &mut KvPool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Vec<u32>>, Error> {
         let draws = places.iter().map(|&place| {
@@ -245,7 +248,7 @@ impl Generator {
         });
         let draws: Vec<_> = draws.collect();
         let mut observer = |logits: &Tensor| observer.codebook(logits);
-        let decode = || self.predictor.decode(&self.talker, start, &draws, &mut observer);
+        let decode = || self.predictor.decode(&self.talker, start, &draws, kv, &mut observer);
         Ok(self.times.time(PREDICTOR, decode)?)
     }
 

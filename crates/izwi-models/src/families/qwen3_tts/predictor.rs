@@ -10,6 +10,7 @@ use super::talker::Talker;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{CodebookHead, DecoderStack, FrameDecoder, FrameStart, StackNames, StackShape};
+use izwi_nn::kv_pool::KvPool;
 use izwi_nn::layers::Linear;
 use izwi_nn::sampling::Draw;
 use izwi_types::Precision;
@@ -83,6 +84,7 @@ impl Predictor {
         talker: &Talker,
         start: FrameStart<'_>,
         draws: &[Draw<'_>],
+        kv: &mut KvPool,
         observer: &mut dyn FnMut(&Tensor),
     ) -> Result<Vec<Vec<u32>>> {
         let heads = self.heads.iter().enumerate().map(|(codebook, head)| CodebookHead {
@@ -94,6 +96,6 @@ impl Predictor {
         let heads: Vec<CodebookHead<'_>> = heads.collect();
         let decoder = FrameDecoder { stack: &self.stack, project: self.project.as_ref(), heads: &heads };
         // Draw 0 is the first code.
-        decoder.decode(start, draws, 1, observer)
+        decoder.decode(start, (draws, 1), kv, observer)
     }
 }

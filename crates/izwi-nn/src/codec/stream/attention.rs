@@ -6,8 +6,7 @@ use candle_core::{Result, Tensor, bail};
 use super::{Streams, WindowPlace};
 use crate::attention::window::{Window, causal, windowed};
 use crate::layers::{RmsNorm, Rope, RopeRows};
-#[cfg(feature = "metal")]
-use crate::metal::window as on_metal;
+use izwi_metal::window as on_metal;
 
 /// The heads of a projection `[rows, (heads + 2 * kv_heads) * head_dim]`: queries, then keys, then values; consecutive heads
 /// of queries share keys and values.
@@ -46,7 +45,6 @@ impl MixedHeads<'_> {
         Ok([turn(0, width, query_norm)?, turn(width, kv_width, key_norm)?, v])
     }
 
-    #[cfg(feature = "metal")]
     fn on_metal(&self) -> Result<on_metal::Heads<'_>> {
         let Some(turns) = self.positions.turns() else { bail!("window attention: no positions") };
         let norms = self.norms.map(|norms| (norms.map(RmsNorm::weight), norms[0].eps()));
@@ -66,7 +64,6 @@ impl Streams<'_> {
         heads: MixedHeads<'_>,
         window: Window,
     ) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
         if let Some(table) = self.window_table(place)? {
             return on_metal::windowed(&mixed, heads.on_metal()?, window, &table);
         }
@@ -81,7 +78,6 @@ impl Streams<'_> {
 /// # Errors
 /// Shapes do not fit, or there are fewer heads of keys than of queries.
 pub fn attend_whole(mixed: Tensor, heads: MixedHeads<'_>) -> Result<Tensor> {
-    #[cfg(feature = "metal")]
     if mixed.device().is_metal() {
         return on_metal::causal(&mixed, heads.on_metal()?);
     }

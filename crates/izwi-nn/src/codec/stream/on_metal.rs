@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{MetalDevice, Result, bail};
 
 use super::{StreamShape, StreamState, Streams, TailPlace, WindowPlace};
-use crate::metal::window::WindowTable;
-use crate::metal::{HeldSlots, NO_STATE, SequenceTable, Slot};
+use izwi_metal::window::WindowTable;
+use izwi_metal::{HeldSlots, NO_STATE, SequenceTable, Slot};
 
 /// Elements to which the parts of a slot are aligned.
 const ALIGN: usize = 4;

@@ -7,13 +7,12 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
-use crate::layers::activation::Activation;
+use crate::layers::activation::{Activation, activate};
 use crate::layers::cat_weights;
-#[cfg(feature = "metal")]
-use crate::metal::{self, ConvWeights};
 use crate::slices::with_slices;
 use izwi_kernels::conv::{ConvPanels, ConvPanelsQ8, ConvRows, ConvRowsQ8, conv1d, conv1d_q8};
 use izwi_kernels::quantised_rows::QuantisedRows;
+use izwi_metal::{ConvWeights, metal_device};
 use izwi_types::Precision;
 
 /// `y[i] = Σ_t W_t x[starts[i] + t * dilation] (+ b)`; on the CPU a row of `y` is the same bits for any
@@ -32,7 +31,6 @@ pub struct Conv1d {
 enum Weight {
     Cpu(Arc<ConvPanels>),
     CpuQ8(Arc<ConvPanelsQ8>),
-    #[cfg(feature = "metal")]
     Metal(ConvWeights),
     Device(Tensor), // [taps * inputs, outputs]
 }
@@ -161,18 +159,20 @@ impl Conv1d {
             bail!("convolution: {rows} rows with {before} before and {behind} after are too few")
         }
         let count = (padded - self.reach() - 1) / stride + 1;
-        #[cfg(feature = "metal")]
         if let Weight::Metal(weights) = &self.weight {
             let edge = match padding {
-                Padding::Zero => metal::Edge::Zero,
-                Padding::Mirror => metal::Edge::Mirror,
-                Padding::Repeat => metal::Edge::Repeat,
+                Padding::Zero => izwi_metal::Edge::Zero,
+                Padding::Mirror => izwi_metal::Edge::Mirror,
+                Padding::Repeat => izwi_metal::Edge::Repeat,
             };
-            let args = metal::ConvArgs { stride, before, edge };
-            let epilogue =
-                metal::Epilogue { activation, drops_plain: activation.is_some(), ..Default::default() };
+            let args = izwi_metal::ConvArgs { stride, before, edge };
+            let epilogue = izwi_metal::ConvEpilogue {
+                activation,
+                drops_plain: activation.is_some(),
+                ..Default::default()
+            };
             let [plain, activated] =
-                metal::conv(x, weights, args, &metal::SequenceTable::one(rows, count), epilogue)?;
+                izwi_metal::conv(x, weights, args, &izwi_metal::SequenceTable::one(rows, count), epilogue)?;
             return match activated.or(plain) {
                 Some(y) => Ok(y),
                 None => bail!("convolution: no result"),
@@ -181,11 +181,10 @@ impl Conv1d {
         let x = if before + behind == 0 { x.clone() } else { pad(x, padding, [before, behind])? };
         let starts: Vec<u32> = (0..count).map(|row| (row * stride) as u32).collect();
         let y = self.forward(&x, &starts)?;
-        if let Some(activation) = activation { activation.forward(&y) } else { Ok(y) }
+        if let Some(activation) = activation { activate(&y, activation) } else { Ok(y) }
     }
 
     /// The weight for kernels on Metal.
-    #[cfg(feature = "metal")]
     pub(crate) fn on_metal(&self) -> Option<&ConvWeights> {
         match &self.weight {
             Weight::Metal(weights) => Some(weights),
@@ -214,7 +213,6 @@ impl Conv1d {
                 })?;
                 self.on_cpu_q8(weight, &rows, starts, None)
             }
-            #[cfg(feature = "metal")]
             (Weight::Metal(_), _) => bail!("convolution: rows in any order are not computed on Metal"),
             (Weight::Device(weight), bias) => {
                 let y = self.columns(x, starts)?.matmul(weight)?;
@@ -302,12 +300,10 @@ impl Weight {
         kernel: Conv1dShape,
         device: &Device,
     ) -> Result<Self> {
-        #[cfg(feature = "metal")]
-        if let Device::Metal(device) = device {
+        if let Some(device) = metal_device(device) {
             let Conv1dShape { dilation, precision, .. } = kernel;
             return Ok(Self::Metal(ConvWeights::new(weight, bias, dilation, precision, device)?));
         }
-        let (_, _) = (bias, kernel);
         Ok(Self::Device(columns_of(weight)?.to_device(device)?))
     }
 }

@@ -45,9 +45,8 @@ impl DepthwiseConv2d {
         {
             bail!("depthwise conv2d: {:?} for {rows} rows from {shift} on", x.dims())
         }
-        #[cfg(feature = "metal")]
         if x.device().is_metal() {
-            return crate::metal::depthwise_2d(x, [&self.weight, &self.bias], shift, rows);
+            return izwi_metal::depthwise_2d(x, [&self.weight, &self.bias], shift, rows);
         }
         if !x.device().is_cpu() {
             return self.composite(x, shift, rows);

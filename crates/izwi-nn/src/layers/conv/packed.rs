@@ -6,18 +6,12 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::Error;
 use crate::checkpoint::Checkpoint;
-use crate::layers::activation::{bias_silu, sigmoid_gate};
+use crate::layers::activation::{Activation, bias_silu, sigmoid_gate};
+use crate::layers::conv::{Conv1d, Padding};
 use crate::layers::{Epilogue, Fused, Linear, PackedRows};
 use crate::slices::cpu_slice;
-#[cfg(feature = "metal")]
-use crate::{
-    layers::{
-        activation::Activation,
-        conv::{Conv1d, Padding},
-    },
-    metal,
-};
 use izwi_kernels::conv::depthwise_conv1d;
+use izwi_metal::{DepthwiseForm, SequenceTable};
 
 /// Depthwise convolution: one kernel per channel.
 #[derive(Debug, Clone)]
@@ -60,10 +54,9 @@ impl DepthwiseConv {
             let op = Depthwise { dilation: self.dilation };
             return x.apply_op3_no_bwd(&self.weight, &self.bias, &op);
         }
-        #[cfg(feature = "metal")]
         if x.device().is_metal() {
             let (rows, before) = (x.dim(0)?, self.weight.dim(0)? / 2 * self.dilation);
-            return self.on_metal(before).run(x, &metal::SequenceTable::one(rows, rows));
+            return self.on_metal(before).run(x, &SequenceTable::one(rows, rows));
         }
         self.composite(x)
     }
@@ -73,25 +66,22 @@ impl DepthwiseConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward_packed(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
         if x.device().is_metal() {
             let before = self.weight.dim(0)? / 2 * self.dilation;
             return self.on_metal(before).run(x, &packed.on_metal());
         }
-        let _ = packed;
         self.forward(x)
     }
 
     /// The kernel for Metal, whose first output reads from `before` rows before the first row on.
-    #[cfg(feature = "metal")]
-    pub(crate) fn on_metal(&self, before: usize) -> metal::Depthwise<'_> {
-        metal::Depthwise {
+    pub(crate) fn on_metal(&self, before: usize) -> izwi_metal::Depthwise<'_> {
+        izwi_metal::Depthwise {
             weight: &self.weight,
             bias: Some(&self.bias),
             inputs: self.bias.elem_count(),
             dilation: self.dilation,
             before,
-            form: metal::DepthwiseForm::Plain,
+            form: DepthwiseForm::Plain,
             activation: None,
         }
     }
@@ -162,11 +152,10 @@ impl GluConv {
     /// # Errors
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor, packed: &PackedRows) -> Result<Tensor> {
-        #[cfg(feature = "metal")]
         if x.device().is_metal() {
-            let conv = metal::Depthwise {
+            let conv = izwi_metal::Depthwise {
                 bias: Some(&self.shift),
-                form: metal::DepthwiseForm::Glu,
+                form: DepthwiseForm::Glu,
                 activation: Some(Activation::Silu),
                 ..self.conv.on_metal(self.conv.weight.dim(0)? / 2)
             };
@@ -188,7 +177,6 @@ pub struct DenseConv {
 enum DenseForm {
     /// Over columns `[rows, taps * inputs]`.
     Columns(Linear),
-    #[cfg(feature = "metal")]
     Metal(Conv1d),
 }
 
@@ -215,7 +203,6 @@ impl DenseConv {
     /// The device is out of memory.
     pub fn new(weight: &Tensor, bias: Tensor) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
-        #[cfg(feature = "metal")]
         if weight.device().is_metal() {
             return Ok(Self { form: DenseForm::Metal(Conv1d::new(weight, Some(bias), 1)?), taps });
         }
@@ -229,13 +216,8 @@ impl DenseConv {
     /// Shapes do not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, reach) = (x.dim(0)?, self.taps / 2);
-        #[cfg_attr(
-            not(feature = "metal"),
-            expect(clippy::infallible_destructuring_match, reason = "Metal has another form")
-        )]
         let linear = match &self.form {
             DenseForm::Columns(linear) => linear,
-            #[cfg(feature = "metal")]
             DenseForm::Metal(conv) => return conv.forward_padded(x, (Padding::Zero, [reach; 2]), 1, None),
         };
         if self.taps == 1 {
@@ -262,7 +244,6 @@ impl StridedConv {
     /// The device is out of memory.
     pub fn new(weight: &Tensor, bias: Tensor, stride: usize) -> Result<Self> {
         let (outputs, inputs, taps) = weight.dims3()?;
-        #[cfg(feature = "metal")]
         if weight.device().is_metal() {
             let conv = Conv1d::new(weight, Some(bias), 1)?;
             return Ok(Self { form: DenseForm::Metal(conv), taps, stride });
@@ -278,13 +259,8 @@ impl StridedConv {
     pub fn forward_gelu(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let (outputs, reach) = (rows.div_ceil(self.stride), self.taps / 2);
-        #[cfg_attr(
-            not(feature = "metal"),
-            expect(clippy::infallible_destructuring_match, reason = "Metal has another form")
-        )]
         let linear = match &self.form {
             DenseForm::Columns(linear) => linear,
-            #[cfg(feature = "metal")]
             DenseForm::Metal(conv) => {
                 let behind = ((outputs - 1) * self.stride + self.taps).saturating_sub(reach + rows);
                 let padding = (Padding::Zero, [reach, behind]);

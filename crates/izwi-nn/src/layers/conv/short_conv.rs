@@ -63,12 +63,6 @@ impl ShortConv {
         Tensor::zeros((taps - 1, width), DType::F32, device)
     }
 
-    /// The first linear layer, the taps `[taps, width]` and the second linear layer.
-    #[cfg(feature = "metal")]
-    pub(crate) fn parts(&self) -> (&Linear, &Tensor, &Linear) {
-        (&self.input, &self.weight, &self.output)
-    }
-
     /// Taps of the kernel.
     pub fn taps(&self) -> usize {
         self.weight.dims()[0]
@@ -93,19 +87,18 @@ impl ShortConv {
         self.output.forward(&self.convolve(&self.input.forward(x)?, rows, states)?)
     }
 
-    /// As [`Self::forward`], and the products that the rows `seen` (sequence, row in the chunk) read, their own last:
+    /// The products that the rows `seen` (sequence, row in the chunk) read in [`Self::convolve`], their own last:
     /// `[seen, taps * width]`.
     ///
     /// # Errors
     /// Shapes do not fit, or there is no such row.
-    pub fn forward_seen(
+    pub(crate) fn seen(
         &self,
-        x: &Tensor,
+        wide: &Tensor,
         rows: &[usize],
-        states: &mut [&mut Tensor],
+        states: &[&mut Tensor],
         seen: &[(usize, usize)],
-    ) -> Result<(Tensor, Tensor)> {
-        let wide = self.input.forward(x)?;
+    ) -> Result<Tensor> {
         let (taps, width) = self.weight.dims2()?;
         let products = |start: usize, count: usize| {
             let part = |index: usize| wide.narrow(0, start, count)?.narrow(1, index * width, width);
@@ -125,8 +118,7 @@ impl ShortConv {
                 }
             });
         }
-        let kept = Tensor::cat(&kept, 0)?.reshape((seen.len(), taps * width))?;
-        Ok((self.output.forward(&self.convolve(&wide, rows, states)?)?, kept))
+        Tensor::cat(&kept, 0)?.reshape((seen.len(), taps * width))
     }
 
     /// The products before and after the convolution.
@@ -135,7 +127,6 @@ impl ShortConv {
     }
 
     /// `[taps, width]`.
-    #[cfg(feature = "metal")]
     pub(crate) fn weight(&self) -> &Tensor {
         &self.weight
     }
@@ -230,7 +221,9 @@ mod tests {
             for rows in cuts {
                 let both = Tensor::cat(&[random(2, width), x.narrow(0, start, rows).unwrap()], 0).unwrap();
                 let seen = [(1, rows - 1)];
-                let (y, seen) = conv.forward_seen(&both, &[2, rows], &mut [&mut other, &mut state], &seen).unwrap();
+                let mixed = conv.input.forward(&both).unwrap();
+                let seen = conv.seen(&mixed, &[2, rows], &[&mut other, &mut state], &seen).unwrap();
+                let y = conv.forward(&both, &[2, rows], &mut [&mut other, &mut state]).unwrap();
                 prop_assert_eq!(&seen.flatten_all().unwrap().to_vec1::<f32>().unwrap()[width..], state.flatten_all().unwrap().to_vec1::<f32>().unwrap());
                 prop_assert_eq!(&y.to_vec2::<f32>().unwrap()[2..], &whole[start..start + rows]);
                 start += rows;

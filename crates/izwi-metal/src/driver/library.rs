@@ -1,4 +1,4 @@
-//! Sources and compute pipelines of the kernels, compiled once for each device. Knows no tensor.
+//! Compute pipelines of the kernels, compiled once for each device. Knows no tensor.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -7,36 +7,7 @@ use candle_core::{MetalDevice, Result};
 use candle_metal_kernels::metal::{ComputePipeline, Library};
 use objc2_metal::MTLCompileOptions;
 
-/// Sources of the kernels, one library each. A source is compiled as it stands.
-macro_rules! sources {
-    ($($name:ident = $file:literal),+ $(,)?) => {
-        /// A source file.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub(crate) enum Source { $(#[doc = $file] $name),+ }
-
-        impl Source {
-            fn text(self) -> &'static str {
-                match self { $(Self::$name => include_str!(concat!("kernels/", $file))),+ }
-            }
-        }
-    };
-}
-
-sources! {
-    Attention = "attention.metal",
-    CrossAttention = "cross_attention.metal",
-    Embedding = "embedding.metal",
-    EncoderAttention = "encoder_attention.metal",
-    Conv = "conv.metal",
-    Linear = "linear.metal",
-    Relative = "relative.metal",
-    Sampling = "sampling.metal",
-    Window = "window.metal",
-}
-
-/// A kernel: its source and its name there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Kernel(pub(crate) Source, pub(crate) &'static str);
+use crate::kernel::{Kernel, Source};
 
 /// What is compiled for one device.
 #[derive(Debug, Default)]
@@ -51,7 +22,7 @@ type Devices = HashMap<String, Arc<RwLock<Compiled>>>;
 ///
 /// # Errors
 /// The source does not compile on this system, or lacks the kernel.
-pub(crate) fn pipeline(device: &MetalDevice, kernel: Kernel) -> Result<ComputePipeline> {
+pub(super) fn pipeline(device: &MetalDevice, kernel: Kernel) -> Result<ComputePipeline> {
     static DEVICES: OnceLock<RwLock<Devices>> = OnceLock::new();
     let devices = DEVICES.get_or_init(Default::default);
     let key = format!("{:?}", device.id());

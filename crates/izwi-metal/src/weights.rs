@@ -6,8 +6,9 @@ use izwi_kernels::linear::{ROW_BLOCK, quantise_row_q4, quantise_row_q8};
 use izwi_types::Precision;
 use rayon::prelude::*;
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass, upload};
+use crate::driver::upload;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// How values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Stored {
 /// A weight `[outputs, inputs]` on a device: rows of values or levels, then rows of scales. Rows are padded with zeros to
 /// whole blocks of 32 inputs.
 #[derive(Debug, Clone)]
-pub(crate) struct MetalWeights {
+pub struct MetalWeights {
     data: Tensor, // [bytes] u8
     stored: Stored,
     inputs: usize,
@@ -50,7 +51,7 @@ impl MetalWeights {
     ///
     /// # Errors
     /// The device is out of memory, or the weight has another shape.
-    pub(crate) fn new(weight: &Tensor, precision: Precision, device: &MetalDevice) -> Result<Self> {
+    pub fn new(weight: &Tensor, precision: Precision, device: &MetalDevice) -> Result<Self> {
         let (outputs, inputs) = weight.dims2()?;
         let weight = weight.to_device(&Device::Cpu)?.contiguous()?;
         let stored = match (precision, weight.dtype()) {
@@ -65,7 +66,7 @@ impl MetalWeights {
     }
 
     /// Bytes on the device.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.data.elem_count()
     }
 
@@ -74,7 +75,7 @@ impl MetalWeights {
     }
 
     /// The device that holds it.
-    pub(crate) fn device(&self) -> &Device {
+    pub fn device(&self) -> &Device {
         self.data.device()
     }
 
@@ -82,7 +83,7 @@ impl MetalWeights {
     ///
     /// # Errors
     /// The ids are on another device.
-    pub(crate) fn lookup(&self, ids: &Tensor) -> Result<Tensor> {
+    pub fn lookup(&self, ids: &Tensor) -> Result<Tensor> {
         let pass = Pass::of(ids)?;
         let rows = pass.empty((ids.dim(0)?, self.inputs), DType::F32)?;
         let params =

@@ -3,9 +3,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
-use crate::attention::window::Window;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// Simdgroups of a threadgroup.
 const SIMDGROUPS: usize = 4;
@@ -14,39 +13,55 @@ const BLOCK: usize = 16;
 /// Sequences whose words go into a command.
 const MAX_SEQUENCES: usize = 340;
 
+/// Positions that a position attends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Length of the window.
+    pub positions: usize,
+    /// Positions that enter the window together, counted from the start of the sequence: all positions of a step attend
+    /// from the same first position. 1 is the plain sliding window.
+    pub step: usize,
+}
+
+impl Window {
+    /// A plain window: each position attends to itself and the `positions - 1` before.
+    pub fn new(positions: usize) -> Self {
+        Self { positions, step: 1 }
+    }
+}
+
 /// The states of an attention layer: the buffer, and for each sequence its rows, where its ring of keys begins (the ring of
 /// values follows), and the position of its first row.
 #[derive(Debug)]
-pub(crate) struct WindowTable {
-    pub(crate) state: Tensor,
-    pub(crate) sequences: Vec<[u32; 3]>,
+pub struct WindowTable {
+    /// The buffer.
+    pub state: Tensor,
+    /// Of each sequence.
+    pub sequences: Vec<[u32; 3]>,
     /// Positions of a ring.
-    pub(crate) slots: usize,
+    pub slots: usize,
     /// Elements of a position's keys.
-    pub(crate) width: usize,
+    pub width: usize,
 }
 
 /// Heads of a projection `[rows, (heads + 2 * kv_heads) * head_dim]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads<'a> {
-    pub(crate) heads: usize,
-    pub(crate) kv_heads: usize,
+pub struct Heads<'a> {
+    /// Of queries.
+    pub heads: usize,
+    /// Of keys and values.
+    pub kv_heads: usize,
     /// Weights of the norms of queries and keys, `[head_dim]`, and their addend.
-    pub(crate) norms: Option<([&'a Tensor; 2], f32)>,
+    pub norms: Option<([&'a Tensor; 2], f32)>,
     /// Cosines and sines of the rows, `[2, rows, head_dim / 2]`.
-    pub(crate) turns: &'a Tensor,
+    pub turns: &'a Tensor,
 }
 
 /// New rows of several sequences, each over its window; overwrites `mixed` by its rotated heads and updates the states.
 ///
 /// # Errors
 /// Shapes do not fit.
-pub(crate) fn windowed(
-    mixed: &Tensor,
-    heads: Heads<'_>,
-    window: Window,
-    table: &WindowTable,
-) -> Result<Tensor> {
+pub fn windowed(mixed: &Tensor, heads: Heads<'_>, window: Window, table: &WindowTable) -> Result<Tensor> {
     let words: Vec<u32> = table.sequences.iter().flatten().copied().collect();
     let rows: usize = table.sequences.iter().map(|words| words[0] as usize).sum();
     let head_dim = head_dim(mixed, heads)?;
@@ -71,7 +86,7 @@ pub(crate) fn windowed(
 ///
 /// # Errors
 /// Shapes do not fit.
-pub(crate) fn causal(mixed: &Tensor, heads: Heads<'_>) -> Result<Tensor> {
+pub fn causal(mixed: &Tensor, heads: Heads<'_>) -> Result<Tensor> {
     let (rows, head_dim) = (mixed.dim(0)?, head_dim(mixed, heads)?);
     let words = [rows as u32, 0, 0];
     let window = Window::new(rows.max(1));

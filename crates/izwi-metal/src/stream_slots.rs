@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, MetalDevice, Result, Tensor, bail};
 
-use super::conv::copy_elements;
-use super::pass::empty;
+use crate::conv::copy_elements;
+use crate::driver::empty;
 
 /// Slots of a network's first buffer.
 const FIRST_SLOTS: usize = 4;
 
 /// The slots of a network, and the buffer that has them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StreamSlots(Arc<Shared>);
+pub struct StreamSlots(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -25,7 +25,7 @@ struct Shared {
 
 /// A slot; free again once it is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub struct Slot {
     index: usize,
     owner: Arc<Shared>,
 }
@@ -38,7 +38,7 @@ impl Drop for Slot {
 
 /// The buffer during a pass: nobody else moves it.
 #[derive(Debug)]
-pub(crate) struct HeldSlots<'a> {
+pub struct HeldSlots<'a> {
     slots: &'a StreamSlots,
     buffer: MutexGuard<'a, Option<Tensor>>,
     elements: usize,
@@ -46,7 +46,7 @@ pub(crate) struct HeldSlots<'a> {
 
 impl StreamSlots {
     /// Holds the buffer of slots of `elements` f32 each.
-    pub(crate) fn hold(&self, elements: usize) -> HeldSlots<'_> {
+    pub fn hold(&self, elements: usize) -> HeldSlots<'_> {
         let buffer = self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         HeldSlots { slots: self, buffer, elements }
     }
@@ -57,7 +57,7 @@ impl HeldSlots<'_> {
     ///
     /// # Errors
     /// The device is out of memory.
-    pub(crate) fn take(&mut self, device: &MetalDevice) -> Result<Arc<Slot>> {
+    pub fn take(&mut self, device: &MetalDevice) -> Result<Arc<Slot>> {
         let owner = &self.slots.0;
         if let Some(index) = owner.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(Arc::new(Slot { index, owner: Arc::clone(owner) }));
@@ -81,7 +81,7 @@ impl HeldSlots<'_> {
     ///
     /// # Errors
     /// The device is out of memory.
-    pub(crate) fn copy(&mut self, device: &MetalDevice, slot: &Slot) -> Result<Arc<Slot>> {
+    pub fn copy(&mut self, device: &MetalDevice, slot: &Slot) -> Result<Arc<Slot>> {
         let copy = self.take(device)?;
         let (from, to) = (self.first(slot)? as usize, self.first(&copy)? as usize);
         copy_elements([self.buffer()?; 2], from, to, self.elements)?;
@@ -92,7 +92,7 @@ impl HeldSlots<'_> {
     ///
     /// # Errors
     /// It is another network's.
-    pub(crate) fn first(&self, slot: &Slot) -> Result<u32> {
+    pub fn first(&self, slot: &Slot) -> Result<u32> {
         if !Arc::ptr_eq(&slot.owner, &self.slots.0) {
             bail!("stream: the state belongs to another network")
         }
@@ -103,7 +103,7 @@ impl HeldSlots<'_> {
     ///
     /// # Errors
     /// No slot was taken.
-    pub(crate) fn buffer(&self) -> Result<&Tensor> {
+    pub fn buffer(&self) -> Result<&Tensor> {
         match &*self.buffer {
             Some(buffer) => Ok(buffer),
             None => bail!("stream: there are no states"),

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// Rows of a threadgroup, and its simdgroups.
 const TILE_ROWS: usize = 16;
@@ -15,11 +15,12 @@ const MAX_HEAD_DIM: usize = 128;
 /// Words that go into a command.
 const MAX_WORDS: usize = 1024;
 
-/// As [`crate::attention::relative::relative_mixed`], whose arguments are checked; rows outside spans become zero.
+/// Attention of the queries, keys and values side by side in `mixed` `[rows, 3 * heads * head_dim]`, whose arguments are
+/// checked; rows outside spans become zero.
 ///
 /// # Errors
 /// Heads are too wide.
-pub(crate) fn relative(
+pub fn relative(
     mixed: &Tensor,
     distances: &Tensor,
     [content, place]: [&Tensor; 2],

@@ -4,25 +4,46 @@
 use candle_core::{DType, MetalDevice, Result, Tensor, bail};
 use izwi_types::Precision;
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
-use super::weights::{MetalWeights, Stored};
-use crate::layers::activation::Activation;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
+use crate::weights::{MetalWeights, Stored};
 
 /// Output rows up to which a kernel computes them without tiles.
 const FEW_ROWS: usize = 4;
 /// Simdgroups of a threadgroup for few rows.
 const SIMDGROUPS: usize = 2;
 /// Threads of a threadgroup that computes an element each.
-pub(super) const ELEMENTS: usize = 256;
+const ELEMENTS: usize = 256;
 /// Stands for no state in a table.
-pub(crate) const NO_STATE: u32 = u32::MAX;
+pub const NO_STATE: u32 = u32::MAX;
 /// Bytes that go into a command; a longer table takes a buffer.
 const MAX_INLINE_BYTES: usize = 4096;
 
+/// An activation, for layers that fuse it with what they compute.
+#[derive(Debug, Clone, Copy)]
+pub enum Activation<'a> {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// By the error function.
+    Gelu,
+    /// The larger of the value and 0.
+    Relu,
+    /// The value, or `exp(x) - 1` below 0.
+    Elu,
+    /// The nearest value from -1 to 1.
+    Clamp,
+    /// `x + amplitude * sin²(frequency * x)`, `[channels]` each.
+    Snake {
+        /// Of each channel.
+        frequency: &'a Tensor,
+        /// Of each channel.
+        amplitude: &'a Tensor,
+    },
+}
+
 /// A dense weight as `[outputs, taps * inputs]`, and its bias.
 #[derive(Debug, Clone)]
-pub(crate) struct ConvWeights {
+pub struct ConvWeights {
     weights: MetalWeights,
     bias: Option<Tensor>,
     taps: usize,
@@ -34,7 +55,7 @@ impl ConvWeights {
     ///
     /// # Errors
     /// The device is out of memory.
-    pub(crate) fn new(
+    pub fn new(
         weight: &Tensor,
         bias: Option<&Tensor>,
         dilation: usize,
@@ -86,7 +107,7 @@ impl ConvWeights {
 
 /// Rows outside a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Edge {
+pub enum Edge {
     /// The state of a stream, else zeros.
     Zero,
     /// Mirrored at the outermost row.
@@ -97,26 +118,26 @@ pub(crate) enum Edge {
 
 /// The sequences of a pass, and where in a buffer of states their rows before the new ones are.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SequenceTable {
+pub struct SequenceTable {
     words: Vec<u32>, // rows, output rows, place of the old state, place of the new one
     state: Option<Tensor>,
 }
 
 impl SequenceTable {
     /// With states in a buffer of f32 elements.
-    pub(crate) fn with_state(state: &Tensor) -> Self {
+    pub fn with_state(state: &Tensor) -> Self {
         Self { words: Vec::new(), state: Some(state.clone()) }
     }
 
     /// One sequence without state.
-    pub(crate) fn one(rows: usize, outputs: usize) -> Self {
+    pub fn one(rows: usize, outputs: usize) -> Self {
         let mut table = Self::default();
         table.push([rows, outputs], [NO_STATE; 2]);
         table
     }
 
     /// Adds a sequence: its rows and output rows, and where its state is and where the new one goes, [`NO_STATE`] for none.
-    pub(crate) fn push(&mut self, [rows, outputs]: [usize; 2], [read, write]: [u32; 2]) {
+    pub fn push(&mut self, [rows, outputs]: [usize; 2], [read, write]: [u32; 2]) {
         self.words.extend_from_slice(&[rows as u32, outputs as u32, read, write]);
     }
 
@@ -141,34 +162,36 @@ impl SequenceTable {
 
 /// What follows a dense convolution, in this order: residual, activation.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Epilogue<'a> {
+pub struct ConvEpilogue<'a> {
     /// Added to the result, of its shape.
-    pub(crate) residual: Option<&'a Tensor>,
+    pub residual: Option<&'a Tensor>,
     /// Makes a second result.
-    pub(crate) activation: Option<Activation<'a>>,
+    pub activation: Option<Activation<'a>>,
     /// Whether the result before the activation is not wanted.
-    pub(crate) drops_plain: bool,
+    pub drops_plain: bool,
 }
 
 /// How the output rows of a dense convolution lie in its input.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConvArgs {
-    pub(crate) stride: usize,
+pub struct ConvArgs {
+    /// Input rows per output row.
+    pub stride: usize,
     /// Rows that the first output reads before the first row.
-    pub(crate) before: usize,
-    pub(crate) edge: Edge,
+    pub before: usize,
+    /// What rows outside the sequence are.
+    pub edge: Edge,
 }
 
 /// Runs a dense convolution over `x` `[rows, inputs]`: `[output rows, outputs]` and the same activated, as asked for.
 ///
 /// # Errors
 /// Shapes do not fit.
-pub(crate) fn conv(
+pub fn conv(
     x: &Tensor,
     weights: &ConvWeights,
     args: ConvArgs,
     table: &SequenceTable,
-    epilogue: Epilogue<'_>,
+    epilogue: ConvEpilogue<'_>,
 ) -> Result<[Option<Tensor>; 2]> {
     let x = x.contiguous()?;
     let (inputs, outputs) = (weights.inputs(), weights.weights.outputs());
@@ -247,7 +270,7 @@ fn activation_args(activation: Option<Activation<'_>>, outputs: usize) -> Result
 
 /// What a depthwise convolution reads of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DepthwiseForm {
+pub enum DepthwiseForm {
     /// The row.
     Plain,
     /// A factor, a gate and an input: their product is convolved, then gated.
@@ -258,18 +281,21 @@ pub(crate) enum DepthwiseForm {
 
 /// A depthwise convolution: output `o` reads channel `o % inputs`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Depthwise<'a> {
+pub struct Depthwise<'a> {
     /// `[taps, outputs]`.
-    pub(crate) weight: &'a Tensor,
+    pub weight: &'a Tensor,
     /// `[outputs]`.
-    pub(crate) bias: Option<&'a Tensor>,
-    pub(crate) inputs: usize,
-    pub(crate) dilation: usize,
+    pub bias: Option<&'a Tensor>,
+    /// Channels of the input.
+    pub inputs: usize,
+    /// Rows between two taps.
+    pub dilation: usize,
     /// As [`ConvArgs::before`]; rows outside are the state or zeros.
-    pub(crate) before: usize,
-    pub(crate) form: DepthwiseForm,
+    pub before: usize,
+    /// What it reads of a row.
+    pub form: DepthwiseForm,
     /// Not Snake.
-    pub(crate) activation: Option<Activation<'a>>,
+    pub activation: Option<Activation<'a>>,
 }
 
 impl Depthwise<'_> {
@@ -277,7 +303,7 @@ impl Depthwise<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn run(self, x: &Tensor, table: &SequenceTable) -> Result<Tensor> {
+    pub fn run(self, x: &Tensor, table: &SequenceTable) -> Result<Tensor> {
         let x = x.contiguous()?;
         let (taps, outputs) = self.weight.dims2()?;
         let (name, parts) = match self.form {
@@ -325,12 +351,7 @@ impl Depthwise<'_> {
 ///
 /// # Errors
 /// The tensors are on another device.
-pub(crate) fn depthwise_2d(
-    x: &Tensor,
-    [weight, bias]: [&Tensor; 2],
-    shift: usize,
-    rows: usize,
-) -> Result<Tensor> {
+pub fn depthwise_2d(x: &Tensor, [weight, bias]: [&Tensor; 2], shift: usize, rows: usize) -> Result<Tensor> {
     let x = x.contiguous()?;
     let (count, columns, channels) = x.dims3()?;
     let halved = columns.div_ceil(2);

@@ -1,27 +1,10 @@
-//! Kernels compared with the CPU, on the device that `IZWI_TEST_DEVICE` names: skipped where that is not Metal.
+//! Products, with what is fused.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
+use izwi_metal::{Epilogue, Fused, MetalWeights, Norm, Pass, metal_device};
 use izwi_types::Precision;
 
-use super::*;
-use crate::layers::Epilogue;
-
-/// The Metal device to test on.
-pub(super) fn device() -> Option<Device> {
-    let name = std::env::var("IZWI_TEST_DEVICE").ok()?;
-    let choice: izwi_types::DeviceChoice = name.parse().unwrap();
-    Some(crate::device::open(choice).unwrap()).filter(Device::is_metal)
-}
-
-fn random(shape: (usize, usize)) -> Tensor {
-    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-}
-
-pub(super) fn worst(a: &Tensor, b: &Tensor) -> f32 {
-    let b = b.to_device(&Device::Cpu).unwrap();
-    let off = (a.to_device(&Device::Cpu).unwrap() - b).unwrap().abs().unwrap();
-    off.flatten_all().unwrap().max(0).unwrap().to_scalar().unwrap()
-}
+use super::{device, random, worst};
 
 const PRECISIONS: [Precision; 5] =
     [Precision::F32, Precision::F16, Precision::Bf16, Precision::Q8, Precision::Q4];

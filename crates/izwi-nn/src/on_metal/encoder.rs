@@ -1,15 +1,11 @@
-//! Layers of encoders on the device that `IZWI_TEST_DEVICE` names compared with the CPU: skipped where that is not Metal.
+//! Layers of encoders.
 
 use candle_core::{Device, Tensor};
 
-use super::tests::{device, worst};
+use super::{device, random, worst};
 use crate::attention::relative::{relative_mixed, sinusoids};
 use crate::layers::conv::{DenseConv, DepthwiseConv, DepthwiseConv2d, GluConv, StridedConv};
 use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, RmsNorm};
-
-fn random(shape: impl Into<candle_core::Shape>) -> Tensor {
-    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-}
 
 /// Runs `work` on the CPU and on Metal and compares the results, relative to the largest value if that is over 1.
 fn compare(what: &str, tolerance: f32, work: impl Fn(&dyn Fn(&Tensor) -> Tensor, &Device) -> Tensor) {

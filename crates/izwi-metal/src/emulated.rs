@@ -1,13 +1,14 @@
-//! Counters of the emulated Metal device, for tests under `cargo xtask metal-emulate`; on a Mac this module is not there.
+//! Counters of the emulated Metal device, for tests under `cargo xtask metal-emulate`; empty elsewhere.
 //!
 //! Knows nothing of what a kernel computes. The counters belong to the process, so a test that reads them needs one of
 //! its own, as under nextest.
 
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
 pub use objc2_metal::counters::{
     Counts, KernelCounts, allocated_bytes, counts, kernels, peak_bytes, reset, text,
 };
 
-#[cfg(test)]
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod tests {
     use candle_core::{DType, Device, Tensor};
 

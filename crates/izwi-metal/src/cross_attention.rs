@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::encoder_attention::HeadShape;
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
+use crate::encoder_attention::HeadShape;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// Windows of a dispatch: each has an argument of its own.
 const MAX_WINDOWS: usize = 16;
@@ -17,7 +17,7 @@ const MANY_ROWS: usize = 8;
 const NOT_RECORDED: u32 = u32::MAX;
 
 /// Whether the kernels take windows of such heads.
-pub(crate) fn takes_window(positions: usize, shape: HeadShape) -> bool {
+pub fn takes_window(positions: usize, shape: HeadShape) -> bool {
     positions <= MAX_POSITIONS && shape.head_dim <= MAX_HEAD_DIM && shape.head_dim.is_multiple_of(4)
 }
 
@@ -27,7 +27,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn pack_window(
+    pub fn pack_window(
         &self,
         [keys, values]: [&Tensor; 2],
         shape: HeadShape,
@@ -59,7 +59,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn cross_attention(
+    pub fn cross_attention(
         &self,
         q: &Tensor,
         spans: &[(usize, &Tensor)],
@@ -132,47 +132,5 @@ impl Pass<'_> {
         let longest = spans.iter().map(|(words, _)| words[1] as usize).max().unwrap_or(0);
         let grid = Grid { groups: [shape.heads, longest, spans.len()], threads: 256 };
         self.run(Kernel(Source::CrossAttention, kernel), &args, grid)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::Device;
-
-    use crate::attention::{CrossKv, cross};
-    use crate::metal::tests::{device, worst};
-
-    use super::*;
-
-    #[test]
-    fn rows_of_many_windows_and_their_recorded_weights_equal_the_cpu() {
-        let Some(device) = device() else { return };
-        let random = |shape: (usize, usize)| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
-        for (heads, head_dim, counts) in
-            [(2, 64, &[(1, 300), (3, 70), (12, 33)][..]), (3, 8, &[(1, 5); 18]), (1, 128, &[(9, 1500)])]
-        {
-            let width = heads * head_dim;
-            let rows = counts.iter().map(|(rows, _)| rows).sum();
-            let kv: Vec<_> = counts.iter().map(|&(_, n)| (random((n, width)), random((n, width)))).collect();
-            let q = random((rows, width));
-            for dtype in [DType::F32, DType::F16] {
-                let on = |device: &Device, record: Option<&[usize]>| {
-                    let to = |x: &Tensor| x.to_device(device).unwrap();
-                    let kv: Vec<_> =
-                        kv.iter().map(|(k, v)| CrossKv::new(&to(k), &to(v), heads, dtype).unwrap()).collect();
-                    let spans: Vec<_> = counts.iter().zip(&kv).map(|((rows, _), kv)| (*rows, kv)).collect();
-                    cross(&to(&q), &spans, heads, record).unwrap()
-                };
-                let (expected, weights) = on(&Device::Cpu, Some(&[heads - 1]));
-                let (y, recorded) = on(&device, Some(&[heads - 1]));
-                assert!(worst(&y, &expected) < 1e-4, "{heads} {head_dim} {dtype:?}");
-                assert!(worst(&on(&device, None).0, &expected) < 1e-4, "{heads} {head_dim} {dtype:?}");
-                for (weights, recorded) in weights.iter().zip(recorded) {
-                    assert_eq!(weights.len(), recorded.len());
-                    let off = weights.iter().zip(recorded).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-                    assert!(off < 1e-5, "{heads} {head_dim} {dtype:?}: {off}");
-                }
-            }
-        }
     }
 }

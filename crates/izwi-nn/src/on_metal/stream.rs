@@ -1,18 +1,14 @@
-//! Layers of streams on the device that `IZWI_TEST_DEVICE` names compared with the CPU: skipped where that is not Metal.
+//! Layers of streams.
 
 use candle_core::{Device, Tensor};
 
-use super::tests::{device, worst};
+use super::{device, random, worst};
 use crate::attention::window::Window;
 use crate::codec::conv::{CausalConv, CausalDepthwiseTransposedConv};
 use crate::codec::stream::{MixedHeads, StreamShape, StreamState, Streams, attend_whole};
 use crate::layers::activation::Activation;
 use crate::layers::conv::{Conv1d, DepthwiseConv, Padding};
 use crate::layers::{RmsNorm, Rope};
-
-fn random(shape: impl Into<candle_core::Shape>) -> Tensor {
-    Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-}
 
 /// Chunks of three sequences; in each pass, the rows of each sequence that takes part.
 const PASSES: [[usize; 3]; 5] = [[4, 1, 0], [1, 0, 3], [40, 2, 5], [3, 3, 3], [2, 17, 1]];

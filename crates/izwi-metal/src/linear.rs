@@ -2,40 +2,71 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::counters::count_weights;
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
-use super::weights::MetalWeights;
-use crate::layers::activation::Epilogue;
+use crate::counters::count_weights;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
+use crate::weights::MetalWeights;
 
 /// Rows up to which a kernel reads each weight once without tiles.
 const FEW_ROWS: usize = 16;
 /// Simdgroups of a threadgroup for few rows.
 const SIMDGROUPS: usize = 2;
 
+/// What happens to a product, after the bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Epilogue {
+    /// Nothing.
+    #[default]
+    None,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// By the error function.
+    Gelu,
+    /// By the approximation with tanh: <https://arxiv.org/abs/1606.08415> (section 2).
+    GeluTanh,
+    /// The larger of the value and 0.
+    Relu,
+    /// The weight has twice the outputs: SiLU of the first half times the second half.
+    GatedSilu,
+}
+
 /// The norm of the rows before a product.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) enum Norm<'a> {
+pub enum Norm<'a> {
     /// None.
     #[default]
     None,
     /// Root mean square with a weight `[inputs]`.
-    Rms { weight: &'a Tensor, eps: f32 },
+    Rms {
+        /// `[inputs]`.
+        weight: &'a Tensor,
+        /// Added to the mean square.
+        eps: f32,
+    },
     /// Mean and variance with a weight and a bias, `[inputs]` each.
-    Layer { weight: &'a Tensor, bias: &'a Tensor, eps: f32 },
+    Layer {
+        /// `[inputs]`.
+        weight: &'a Tensor,
+        /// `[inputs]`.
+        bias: &'a Tensor,
+        /// Added to the variance.
+        eps: f32,
+    },
 }
 
 /// A product and what is fused with it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Fused<'a> {
-    pub(crate) norm: Norm<'a>,
+pub struct Fused<'a> {
+    /// Of the rows before.
+    pub norm: Norm<'a>,
     /// `[stored outputs]`.
-    pub(crate) bias: Option<&'a Tensor>,
-    pub(crate) epilogue: Epilogue,
+    pub bias: Option<&'a Tensor>,
+    /// After the bias.
+    pub epilogue: Epilogue,
     /// Factors of the outputs, `[outputs]`.
-    pub(crate) scale: Option<&'a Tensor>,
+    pub scale: Option<&'a Tensor>,
     /// Added to the result, of its shape.
-    pub(crate) residual: Option<&'a Tensor>,
+    pub residual: Option<&'a Tensor>,
 }
 
 impl Pass<'_> {
@@ -43,36 +74,19 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn linear(&self, x: &Tensor, weights: &MetalWeights, fused: Fused<'_>) -> Result<Tensor> {
-        let outputs = outputs(weights, fused);
-        let y = self.empty((x.dim(0)?, outputs), DType::F32)?;
-        self.linear_into(x, weights, fused, &y)?;
-        Ok(y)
-    }
-
-    /// As [`Self::linear`], into a tensor `[rows, outputs]`.
-    ///
-    /// # Errors
-    /// Shapes do not fit.
-    pub(crate) fn linear_into(
-        &self,
-        x: &Tensor,
-        weights: &MetalWeights,
-        fused: Fused<'_>,
-        y: &Tensor,
-    ) -> Result<()> {
+    pub fn linear(&self, x: &Tensor, weights: &MetalWeights, fused: Fused<'_>) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
         let outputs = outputs(weights, fused);
         let odd = fused.epilogue == Epilogue::GatedSilu && !weights.outputs().is_multiple_of(2);
-        if inputs != weights.inputs() || y.dims() != [rows, outputs] || odd {
+        if inputs != weights.inputs() || odd {
             bail!(
-                "linear: {:?} to {:?} does not fit a weight of {} outputs and {} inputs",
+                "linear: {:?} does not fit a weight of {} outputs and {} inputs",
                 x.dims(),
-                y.dims(),
                 weights.outputs(),
                 weights.inputs()
             )
         }
+        let y = self.empty((rows, outputs), DType::F32)?;
         let (norm, [norm_weight, norm_bias], eps) = norm_args(fused.norm, inputs)?;
         let activation = match fused.epilogue {
             Epilogue::None => 0,
@@ -111,7 +125,7 @@ impl Pass<'_> {
         let args = [
             Arg::In(weights.data()),
             Arg::Rows(x),
-            Arg::Out(y),
+            Arg::Out(&y),
             Arg::Params(&params),
             norm_weight,
             norm_bias,
@@ -121,7 +135,8 @@ impl Pass<'_> {
         ];
         count_weights(weights.bytes() * if rows > FEW_ROWS { rows.div_ceil(32) } else { 1 });
         let (name, grid) = plan(weights, rows, outputs, fused.epilogue == Epilogue::GatedSilu);
-        self.run(Kernel(Source::Linear, name), &args, grid)
+        self.run(Kernel(Source::Linear, name), &args, grid)?;
+        Ok(y)
     }
 }
 

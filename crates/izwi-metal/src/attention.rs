@@ -3,30 +3,35 @@
 
 use candle_core::{DType, Device, MetalDevice, Result, Tensor, bail};
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
-use crate::kv_pool::PagedSpan;
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// Widest head of the kernels.
-pub(crate) const MAX_HEAD_DIM: usize = 128;
+const MAX_HEAD_DIM: usize = 128;
 /// Most taps of the short convolution.
-pub(crate) const MAX_TAPS: usize = 8;
+pub const MAX_TAPS: usize = 8;
 /// Rows of a tile of queries.
 const TILE_ROWS: usize = 8;
 /// Positions that a simdgroup attends to before another one helps.
 const POSITIONS_PER_SIMDGROUP: usize = 16;
 const MAX_SIMDGROUPS: usize = 8;
 
-/// One span of a step: its rows, and the columns to skip in the convolution state that its block keeps.
+/// One span of a step: consecutive rows of a sequence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TableSpan<'a> {
-    pub(crate) rows: PagedSpan<'a>,
-    pub(crate) skip: u32,
+pub struct TableSpan<'a> {
+    /// Position of the first row.
+    pub start: usize,
+    /// Rows.
+    pub count: usize,
+    /// Blocks that hold the positions `0..start + count`, in order.
+    pub block_table: &'a [u32],
+    /// Columns to skip in the convolution state that its block keeps.
+    pub skip: u32,
 }
 
 /// Positions, slots, rotations, tiles and block tables of the rows of a step, uploaded once.
 #[derive(Debug, Clone)]
-pub(crate) struct StepTable {
+pub struct StepTable {
     words: Tensor, // [words] u32
     layout: TableLayout,
 }
@@ -53,7 +58,7 @@ impl StepTable {
     ///
     /// # Errors
     /// A block table does not cover a span, or the device is out of memory.
-    pub(crate) fn upload(
+    pub fn upload(
         device: &MetalDevice,
         steps: &[Vec<TableSpan<'_>>],
         block_size: usize,
@@ -73,10 +78,10 @@ impl StepTable {
         block_size: usize,
         turns: &dyn Fn(u32) -> Vec<f32>,
     ) -> Result<TableLayout> {
-        let rows: usize = spans.iter().map(|span| span.rows.num_tokens).sum();
+        let rows: usize = spans.iter().map(|span| span.count).sum();
         let mut tables_at = Vec::with_capacity(spans.len());
-        for TableSpan { rows: span, .. } in spans {
-            let blocks = (span.start + span.num_tokens).div_ceil(block_size);
+        for span in spans {
+            let blocks = (span.start + span.count).div_ceil(block_size);
             let Some(table) = span.block_table.get(..blocks) else {
                 bail!("a block table of {} blocks does not cover {blocks}", span.block_table.len())
             };
@@ -85,20 +90,20 @@ impl StepTable {
         }
         let (rows_at, mut tiles, mut of_spans) = (words.len() as u32, Vec::new(), Vec::new());
         let mut first = 0;
-        for (TableSpan { rows: span, skip }, &table_at) in spans.iter().zip(&tables_at) {
-            for at in span.start..span.start + span.num_tokens {
+        for (span, &table_at) in spans.iter().zip(&tables_at) {
+            for at in span.start..span.start + span.count {
                 let slot = span.block_table[at / block_size] * block_size as u32 + (at % block_size) as u32;
                 words.extend_from_slice(&[at as u32, slot, table_at, 0]);
             }
-            for start in (0..span.num_tokens).step_by(TILE_ROWS) {
-                let count = TILE_ROWS.min(span.num_tokens - start);
+            for start in (0..span.count).step_by(TILE_ROWS) {
+                let count = TILE_ROWS.min(span.count - start);
                 tiles.extend_from_slice(&[(first + start) as u32, count as u32]);
             }
-            of_spans.extend_from_slice(&[first as u32, span.num_tokens as u32, *skip]);
-            first += span.num_tokens;
+            of_spans.extend_from_slice(&[first as u32, span.count as u32, span.skip]);
+            first += span.count;
         }
         let turns_at = words.len() as u32;
-        let positions = spans.iter().flat_map(|span| (span.rows.start..).take(span.rows.num_tokens));
+        let positions = spans.iter().flat_map(|span| (span.start..).take(span.count));
         for position in positions {
             words.extend(turns(position as u32).into_iter().map(f32::to_bits));
         }
@@ -114,8 +119,8 @@ impl StepTable {
             tiles_at,
             spans: spans.len(),
             spans_at,
-            is_decode: spans.iter().all(|span| span.rows.num_tokens == 1),
-            longest: spans.iter().map(|span| span.rows.start + span.rows.num_tokens).max().unwrap_or(0),
+            is_decode: spans.iter().all(|span| span.count == 1),
+            longest: spans.iter().map(|span| span.start + span.count).max().unwrap_or(0),
             block_size,
         })
     }
@@ -123,19 +128,22 @@ impl StepTable {
 
 /// Heads of an attention layer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads<'a> {
-    pub(crate) heads: usize,
-    pub(crate) kv_heads: usize,
-    pub(crate) head_dim: usize,
+pub struct Heads<'a> {
+    /// Of queries.
+    pub heads: usize,
+    /// Of keys and values.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
     /// Weights of the norms of query and key heads `[head_dim]`, and their ε.
-    pub(crate) norms: Option<(&'a Tensor, &'a Tensor, f32)>,
+    pub norms: Option<(&'a Tensor, &'a Tensor, f32)>,
     /// Whether heads are rotated by their position.
-    pub(crate) rotates: bool,
+    pub rotates: bool,
 }
 
 impl Heads<'_> {
     /// Whether the kernels take such heads and a pool of this type.
-    pub(crate) fn are_supported(&self, pool: DType) -> bool {
+    pub fn are_supported(&self, pool: DType) -> bool {
         let odd = self.rotates && !self.head_dim.is_multiple_of(2);
         self.head_dim <= MAX_HEAD_DIM && !odd && matches!(pool, DType::F32 | DType::F16)
     }
@@ -147,7 +155,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn attend(
+    pub fn attend(
         &self,
         mixed: &Tensor,
         (keys, values): (&Tensor, &Tensor),
@@ -223,7 +231,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub(crate) fn short_conv(
+    pub fn short_conv(
         &self,
         mixed: &Tensor,
         weight: &Tensor,

@@ -2,11 +2,11 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::library::{Kernel, Source};
-use super::pass::{Arg, Grid, Pass};
+use crate::kernel::{Grid, Kernel, Source};
+use crate::pass::{Arg, Pass};
 
 /// Widest head of the kernels.
-pub(crate) const MAX_HEAD_DIM: usize = 128;
+pub const MAX_HEAD_DIM: usize = 128;
 /// Rows of a tile.
 const TILE: usize = 32;
 /// Spans of a dispatch: their words fit the bytes of an argument.
@@ -14,9 +14,11 @@ const MAX_SPANS: usize = 256;
 
 /// Heads of attention.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeadShape {
-    pub(crate) heads: usize,
-    pub(crate) head_dim: usize,
+pub struct HeadShape {
+    /// Number of heads.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
 }
 
 impl HeadShape {
@@ -52,7 +54,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// Shapes do not fit, or a head is wider than [`MAX_HEAD_DIM`].
-    pub(crate) fn encoder_attention(
+    pub fn encoder_attention(
         &self,
         [q, k, v]: [&Tensor; 3],
         shape: HeadShape,
@@ -129,46 +131,5 @@ impl Pass<'_> {
             self.run(Kernel(Source::EncoderAttention, kernel), &args, grid)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::Device;
-
-    use crate::attention::bidirectional;
-    use crate::metal::tests::{device, worst};
-
-    use super::*;
-
-    #[test]
-    fn packed_sequences_equal_the_cpu_and_each_sequence_alone() {
-        let Some(device) = device() else { return };
-        let shapes = [(1, 3), (2, 16), (3, 40), (2, 64), (1, 96), (1, 128)];
-        for (heads, head_dim) in shapes {
-            let spans = [33, 1, 70, 32, 4];
-            let random = || Tensor::randn(0f32, 1.0, (140, heads * head_dim), &Device::Cpu).unwrap();
-            let [q, k, v] = [random(), random(), random()];
-            let expected = bidirectional(&q, &k, &v, heads, &spans).unwrap();
-            let [q, k, v] = [q, k, v].map(|x| x.to_device(&device).unwrap());
-            let y = bidirectional(&q, &k, &v, heads, &spans).unwrap();
-            assert!(worst(&y, &expected) < 1e-5, "{heads} heads of {head_dim}");
-            let part = |x: &Tensor| x.narrow(0, 34, 70).unwrap();
-            let alone = bidirectional(&part(&q), &part(&k), &part(&v), heads, &[70]).unwrap();
-            let bits = |x: &Tensor| x.to_vec2::<f32>().unwrap();
-            assert_eq!(bits(&alone), bits(&part(&y)), "{heads} heads of {head_dim}");
-        }
-    }
-
-    #[test]
-    fn columns_of_one_tensor_and_hundreds_of_sequences_are_read_in_place() {
-        let Some(device) = device() else { return };
-        let qkv = Tensor::randn(0f32, 1.0, (600, 144), &device).unwrap();
-        let spans = [2; 300];
-        let part = |at: usize| qkv.narrow(1, 48 * at, 48).unwrap();
-        let y = bidirectional(&part(0), &part(1), &part(2), 2, &spans).unwrap();
-        let part = |at| part(at).to_device(&Device::Cpu).unwrap().contiguous().unwrap();
-        let expected = bidirectional(&part(0), &part(1), &part(2), 2, &spans).unwrap();
-        assert!(worst(&y, &expected) < 1e-5);
     }
 }
