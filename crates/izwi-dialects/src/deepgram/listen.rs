@@ -18,8 +18,9 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::params::{Params, model_of};
+use super::params::Params;
 use super::results::{Alternative, ModelInfo, Utterance, hex, now};
+use crate::hosted::model_of;
 
 /// Beginnings of the names of hosted models, and whole names.
 const HOSTED: [&str; 8] = ["nova", "flux", "enhanced", "base", "whisper-", "general", "meeting", "phonecall"];

@@ -85,11 +85,6 @@ fn is_off(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "false" | "0")
 }
 
-/// The id of a model of this server; `None` for the default one, which names of hosted models stand for.
-pub(super) fn model_of<'a>(name: Option<&'a str>, hosted: &[&str]) -> Option<&'a str> {
-    name.filter(|name| !hosted.iter().any(|start| name.starts_with(start)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,12 +127,5 @@ mod tests {
         let mut expected = IgnoredFields::default();
         ["filler_words", "search"].iter().for_each(|name| expected.add(name));
         assert_eq!(params.ignored(), expected);
-    }
-
-    #[test]
-    fn hosted_models_stand_for_the_default_one() {
-        assert_eq!(model_of(Some("aura-2-thalia-en"), &["aura"]), None);
-        assert_eq!(model_of(Some("kestrel"), &["aura"]), Some("kestrel"));
-        assert_eq!(model_of(None, &["aura"]), None);
     }
 }

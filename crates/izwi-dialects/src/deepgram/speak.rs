@@ -20,7 +20,8 @@ use izwi_types::excerpt;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::params::{Params, model_of};
+use super::params::Params;
+use crate::hosted::model_of;
 
 /// Beginnings of the names of hosted models.
 const HOSTED: [&str; 2] = ["aura-", "aura2-"];

@@ -23,7 +23,8 @@ use utoipa::openapi::{self, RefOr};
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
 use super::formats::OutputFormat;
-use super::{find_voice, model_of};
+use super::{HOSTED, find_voice};
+use crate::hosted::model_of;
 
 /// Names the members of a request that have no effect.
 const IGNORED: &str = "x-ignored-fields";
@@ -75,7 +76,7 @@ impl Speech {
     async fn begin(asked: Asked, live: bool) -> Result<Self, ApiError> {
         let Asked { state, id, voice, request, .. } = asked;
         let mut ignored = request.ignored();
-        let engine = state.lease(model_of(request.model_id.as_deref()), Task::Tts).await?;
+        let engine = state.lease(model_of(request.model_id.as_deref(), &HOSTED), Task::Tts).await?;
         let text = required("text", request.text)?;
         check_text("text", &text, state.config().max_input_chars)?;
         let voice = find_voice(&voice, &engine, &state).await?;
