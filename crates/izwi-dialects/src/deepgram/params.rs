@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use izwi_server::ApiError;
+use izwi_server::extract::ApiQuery;
 use izwi_server::ignored::IgnoredFields;
 use izwi_types::excerpt;
 
@@ -20,8 +23,16 @@ pub(super) struct Params {
     read: Mutex<BTreeSet<String>>,
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        ApiQuery::from_request_parts(parts, state).await.map(|ApiQuery(pairs)| Self::new(pairs))
+    }
+}
+
 impl Params {
-    pub(super) fn new(pairs: Vec<(String, String)>) -> Self {
+    fn new(pairs: Vec<(String, String)>) -> Self {
         Self { pairs, read: Mutex::default() }
     }
 
