@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::routing::get;
-use izwi_server::{AppState, ServerConfig, openapi_json, routes};
+use izwi_server::{AppState, Dialects, ServerConfig, openapi_json, routes};
 use izwi_tests::Setup;
 use serde_json::Value;
 
@@ -83,20 +83,23 @@ fn answered(router: &Router<AppState>) -> Routes {
 
 #[test]
 fn every_route_is_in_the_document_and_nothing_else() -> Result<()> {
-    let (config, dialects) = (ServerConfig::default(), izwi_dialects::all());
-    let found = answered(&routes(&config, dialects).into());
-    assert!(found.len() > 10 && found["/v1/audio/voices"].len() == 2, "{found:?}");
-    let document: Value = serde_json::from_str(&openapi_json(&config, dialects)?)?;
-    let documented: Routes = document["paths"]
-        .as_object()
-        .unwrap()
-        .iter()
-        .map(|(path, item)| (path.clone(), item.as_object().unwrap().keys().cloned().collect()))
-        .collect();
-    assert_eq!(
-        found, documented,
-        "annotate the handler with #[utoipa::path] and add it with routes!(handler)"
-    );
+    let config = ServerConfig::default();
+    for (dialects, has_them) in [(Dialects::default(), false), (izwi_dialects::all(), true)] {
+        let found = answered(&routes(&config, dialects).into());
+        assert!(found.len() > 10 && found["/v1/audio/voices"].len() == 2, "{found:?}");
+        assert_eq!(found.contains_key("/v1/realtime"), has_them, "{found:?}");
+        let document: Value = serde_json::from_str(&openapi_json(&config, dialects)?)?;
+        let documented: Routes = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(path, item)| (path.clone(), item.as_object().unwrap().keys().cloned().collect()))
+            .collect();
+        assert_eq!(
+            found, documented,
+            "annotate the handler with #[utoipa::path] and add it with routes!(handler)"
+        );
+    }
     Ok(())
 }
 

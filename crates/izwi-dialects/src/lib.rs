@@ -9,6 +9,7 @@
 mod deepgram;
 mod elevenlabs;
 pub mod fuzzing;
+mod hosted;
 mod local;
 mod realtime;
 mod response;

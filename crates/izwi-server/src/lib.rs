@@ -1,7 +1,8 @@
 //! The HTTP and WebSocket service over the engine.
 //!
 //! Owns routes, wire types, limits, access rules and shutdown. Knows engines as handles only: no tensor, no scheduler,
-//! no model loading and no terminal. The listener, the configuration and the shutdown signal are arguments.
+//! no model loading and no terminal. The listener, the configuration and the shutdown signal are arguments, and so are the
+//! [`Dialects`]: the public modules are what those are made of.
 
 #![forbid(unsafe_code)]
 

@@ -85,7 +85,7 @@ async fn serve(
     check_names(&store, &resolved.settings, &names, registry_config.default_asr.as_ref())?;
 
     output::status(&format!("izwi serves on {}", address::url(address)));
-    if let Some(wyoming) = &wyoming {
+    if let Some((wyoming, _)) = &wyoming {
         let address = wyoming.local_addr().context("the listener has no address")?;
         output::status(&format!("izwi serves wyoming on tcp://{address}"));
         if !address.ip().is_loopback() {
@@ -125,21 +125,17 @@ async fn serve(
             exit_now();
         });
     };
-    let (voices, vad_weights) = (Some(store.voices().clone()), Some(store.vad_weights()));
-    let store = Some(store);
     let config = ServerConfig {
-        voices,
-        store,
-        vad_weights,
+        voices: Some(store.voices().clone()),
+        vad_weights: Some(store.vad_weights()),
+        store: Some(store),
         max_open_files,
         traces,
         exit_when_idle,
         ..server.config.clone()
     };
-    let wyoming_service =
-        || -> Arc<dyn TcpService> { Arc::new(Wyoming { zeroconf: server.wyoming_zeroconf }) };
-    let services = wyoming.into_iter().map(|listener| (listener, wyoming_service())).collect();
-    let listeners = Listeners { http, dialects: izwi_dialects::all(), services };
+    let listeners =
+        Listeners { http, dialects: izwi_dialects::all(), services: wyoming.into_iter().collect() };
     activation::ready(&address::url(address));
     izwi_server::serve(listeners, config, registry, recorder, shutdown).await?;
     Ok(())
@@ -170,7 +166,7 @@ fn adopt(listener: net::TcpListener, server: &ServerSettings) -> Result<TcpListe
 }
 
 /// Binds the port of the Wyoming protocol, which has no key, if it is loopback or allowed by `wyoming_open` or `insecure`.
-async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> {
+async fn listen_wyoming(server: &ServerSettings) -> Result<Option<(TcpListener, Arc<dyn TcpService>)>> {
     let Some((host, port)) = &server.wyoming.0 else { return Ok(None) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let addresses = address::resolve(host, *port)?;
@@ -182,7 +178,8 @@ async fn listen_wyoming(server: &ServerSettings) -> Result<Option<TcpListener>> 
             )
         })?;
     }
-    bind(&addresses, &server.wyoming.to_string(), "--wyoming").await.map(Some)
+    let listener = bind(&addresses, &server.wyoming.to_string(), "--wyoming").await?;
+    Ok(Some((listener, Arc::new(Wyoming { zeroconf: server.wyoming_zeroconf }))))
 }
 
 /// Binds the first of the addresses that can be. `flag` sets them.

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
-use izwi_server::extract::{ApiQuery, ContentType};
+use izwi_server::extract::ContentType;
 use izwi_server::openapi::TranscriptionRefusals;
 use izwi_server::record;
 use izwi_server::stats_headers;
@@ -18,8 +18,9 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::params::{Params, model_of};
+use super::params::Params;
 use super::results::{Alternative, ModelInfo, Utterance, hex, now};
+use crate::hosted::model_of;
 
 /// Beginnings of the names of hosted models, and whole names.
 const HOSTED: [&str; 8] = ["nova", "flux", "enhanced", "base", "whisper-", "general", "meeting", "phonecall"];
@@ -144,16 +145,7 @@ struct Channel {
 pub(super) async fn transcribe(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    ApiQuery(params): ApiQuery<Vec<(String, String)>>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    listen(&state, &id, &Params::new(params), request).await
-}
-
-async fn listen(
-    state: &AppState,
-    id: &RequestId,
-    params: &Params,
+    params: Params,
     request: Request,
 ) -> Result<Response, ApiError> {
     if ContentType::of(&request).is_json() {
@@ -169,13 +161,13 @@ async fn listen(
         return Err(ApiError::invalid("encoding", message));
     }
     let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
-    let RawUpload { bytes, memory } = RawUpload::read(request, state).await?;
+    let RawUpload { bytes, memory } = RawUpload::read(request, &state).await?;
     let sha256 = hex(&Sha256::digest(&bytes));
-    let listener = Listener::load(state, params).await?;
+    let listener = Listener::load(&state, &params).await?;
     let request = listener.request(bytes)?.with_id(id.clone());
     let output = listener.engine.generate(request).await;
     drop(memory);
-    let refusal = |error| ApiError::from_engine(error, listener.model(), id).about_recording("body");
+    let refusal = |error| ApiError::from_engine(error, listener.model(), &id).about_recording("body");
     let output = output.map_err(refusal)?;
     record::generated(&listener.engine, &output.stats, output.stats.finish_reason);
     let transcript = output.transcript.unwrap_or_default();

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, RequestId, Segment, StreamingOutput};
-use izwi_server::extract::{ApiQuery, check_range, parse_json};
+use izwi_server::extract::{check_range, parse_json};
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::turns::{PcmEncoding, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
@@ -60,11 +60,10 @@ struct Wants {
 )]
 pub(super) async fn open(
     State(state): State<AppState>,
-    ApiQuery(params): ApiQuery<Vec<(String, String)>>,
+    params: Params,
     upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.checked()?;
-    let params = Params::new(params);
     let (audio, wants) = audio_of(&state, &params)?;
     let listener = Listener::load(&state, &params).await?;
     let ignored = params.ignored();

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use izwi_server::ApiError;
+use izwi_server::extract::ApiQuery;
 use izwi_server::ignored::IgnoredFields;
 use izwi_types::excerpt;
 
@@ -20,8 +23,16 @@ pub(super) struct Params {
     read: Mutex<BTreeSet<String>>,
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Params {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        ApiQuery::from_request_parts(parts, state).await.map(|ApiQuery(pairs)| Self::new(pairs))
+    }
+}
+
 impl Params {
-    pub(super) fn new(pairs: Vec<(String, String)>) -> Self {
+    fn new(pairs: Vec<(String, String)>) -> Self {
         Self { pairs, read: Mutex::default() }
     }
 
@@ -85,11 +96,6 @@ fn is_off(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "false" | "0")
 }
 
-/// The id of a model of this server; `None` for the default one, which names of hosted models stand for.
-pub(super) fn model_of<'a>(name: Option<&'a str>, hosted: &[&str]) -> Option<&'a str> {
-    name.filter(|name| !hosted.iter().any(|start| name.starts_with(start)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,12 +138,5 @@ mod tests {
         let mut expected = IgnoredFields::default();
         ["filler_words", "search"].iter().for_each(|name| expected.add(name));
         assert_eq!(params.ignored(), expected);
-    }
-
-    #[test]
-    fn hosted_models_stand_for_the_default_one() {
-        assert_eq!(model_of(Some("aura-2-thalia-en"), &["aura"]), None);
-        assert_eq!(model_of(Some("kestrel"), &["aura"]), Some("kestrel"));
-        assert_eq!(model_of(None, &["aura"]), None);
     }
 }

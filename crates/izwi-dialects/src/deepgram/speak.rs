@@ -9,7 +9,7 @@ use axum::response::Response;
 use izwi_audio::encode::EncoderConfig;
 use izwi_core::engine::{RequestId, SpeechOptions, Task};
 use izwi_server::encoding::{self, EncodedUtterance};
-use izwi_server::extract::{ApiQuery, parse_json, required};
+use izwi_server::extract::{parse_json, required};
 use izwi_server::ignored::IgnoredFields;
 use izwi_server::openapi::{SpeechAudio, SpeechRefusals};
 use izwi_server::speech::{ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
@@ -20,7 +20,8 @@ use izwi_types::excerpt;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::params::{Params, model_of};
+use super::params::Params;
+use crate::hosted::model_of;
 
 /// Beginnings of the names of hosted models.
 const HOSTED: [&str; 2] = ["aura-", "aura2-"];
@@ -186,22 +187,13 @@ async fn read(request: Request, state: &AppState) -> Result<String, ApiError> {
 pub(super) async fn create(
     State(state): State<AppState>,
     Extension(id): Extension<RequestId>,
-    ApiQuery(params): ApiQuery<Vec<(String, String)>>,
+    params: Params,
     request: Request,
 ) -> Result<Response, ApiError> {
-    speak(&state, &id, &Params::new(params), request).await
-}
-
-async fn speak(
-    state: &AppState,
-    id: &RequestId,
-    params: &Params,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let text = read(request, state).await?;
+    let text = read(request, &state).await?;
     check_text("text", &text, state.config().max_input_chars)?;
-    let output = Output::of_file(params)?;
-    let speaker = Speaker::load(state, params).await?;
+    let output = Output::of_file(&params)?;
+    let speaker = Speaker::load(&state, &params).await?;
     let encoded = output.encoder(speaker.engine.profile().info.sample_rate_hz)?;
     let mut headers =
         HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(output.media_type))]);
@@ -215,13 +207,13 @@ async fn speak(
             headers.insert(HeaderName::from_static(name), value);
         }
     }
-    let ignored = speaker.ignored(params);
+    let ignored = speaker.ignored(&params);
     state.ignored_log().note(&ignored);
     headers.extend(ignored.headers());
     let Speaker { engine, options } = speaker;
-    let request = options.into_request(text).with_id(id.clone());
+    let request = options.into_request(text).with_id(id);
     let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;
-    headers.extend(chunks.headers(state));
+    headers.extend(chunks.headers(&state));
     let mut response = Response::new(chunks.into_body(audio_of(encoded)));
     *response.headers_mut() = headers;
     Ok(response)

@@ -11,7 +11,7 @@ use axum::response::Response;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, RequestId, StreamingOutput};
 use izwi_server::encoding::EncodedUtterance;
-use izwi_server::extract::{ApiQuery, parse_json, required};
+use izwi_server::extract::{parse_json, required};
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
@@ -44,11 +44,10 @@ pub(super) struct Opening {
 )]
 pub(super) async fn open(
     State(state): State<AppState>,
-    ApiQuery(params): ApiQuery<Vec<(String, String)>>,
+    params: Params,
     upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.checked()?;
-    let params = Params::new(params);
     let output = Output::of_stream(&params)?;
     let speaker = Speaker::load(&state, &params).await?;
     output.encoder(speaker.engine.profile().info.sample_rate_hz)?;

@@ -8,82 +8,61 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A member that is accepted and has no effect.
-type Ignored = Option<IgnoredAny>;
+/// A body with members that are accepted and have no effect: `ignored` names those that a request has, after a prefix.
+macro_rules! body {
+    (
+        $(#[$attribute:meta])*
+        struct $name:ident { $($(#[$of_member:meta])* $member:ident: $type:ty,)* }
+        ignores $prefix:literal: $($ignored:ident),+;
+    ) => {
+        $(#[$attribute])*
+        pub(super) struct $name {
+            $($(#[$of_member])* pub(super) $member: $type,)*
+            $(#[schema(value_type = Option<Object>)] $ignored: Option<IgnoredAny>,)+
+        }
 
-/// `voice_settings`.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = ElevenLabsVoiceSettings)]
-#[serde(expecting = "an object of voice settings")]
-pub(super) struct VoiceSettings {
-    pub(super) speed: Option<f32>,
-    #[schema(value_type = Option<Object>)]
-    stability: Ignored,
-    #[schema(value_type = Option<Object>)]
-    similarity_boost: Ignored,
-    #[schema(value_type = Option<Object>)]
-    style: Ignored,
-    #[schema(value_type = Option<Object>)]
-    use_speaker_boost: Ignored,
-    #[schema(value_type = Option<Object>)]
-    clone_strength: Ignored,
+        impl $name {
+            fn own_ignored(&self) -> impl Iterator<Item = &'static str> {
+                let members = [$((concat!($prefix, stringify!($ignored)), self.$ignored.is_some())),+];
+                members.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
+            }
+        }
+    };
 }
 
-/// Body of the four speech routes.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = ElevenLabsSpeech)]
-#[serde(expecting = "a JSON object")]
-pub(super) struct SpeechRequest {
-    #[schema(value_type = String, min_length = 1, pattern = r"\S")]
-    pub(super) text: Option<String>,
-    pub(super) model_id: Option<String>,
-    pub(super) seed: Option<u64>,
-    pub(super) voice_settings: Option<VoiceSettings>,
-    #[schema(value_type = Option<Object>)]
-    language_code: Ignored,
-    #[schema(value_type = Option<Object>)]
-    previous_text: Ignored,
-    #[schema(value_type = Option<Object>)]
-    next_text: Ignored,
-    #[schema(value_type = Option<Object>)]
-    previous_request_ids: Ignored,
-    #[schema(value_type = Option<Object>)]
-    next_request_ids: Ignored,
-    #[schema(value_type = Option<Object>)]
-    pronunciation_dictionary_locators: Ignored,
-    #[schema(value_type = Option<Object>)]
-    use_pvc_as_ivc: Ignored,
-    #[schema(value_type = Option<Object>)]
-    apply_text_normalization: Ignored,
-    #[schema(value_type = Option<Object>)]
-    apply_language_text_normalization: Ignored,
-    #[schema(value_type = Option<Object>)]
-    audio_effects: Ignored,
+body! {
+    /// `voice_settings`.
+    #[derive(Debug, Default, Deserialize, ToSchema)]
+    #[schema(as = ElevenLabsVoiceSettings)]
+    #[serde(expecting = "an object of voice settings")]
+    struct VoiceSettings {
+        speed: Option<f32>,
+    }
+    ignores "voice_settings.": stability, similarity_boost, style, use_speaker_boost, clone_strength;
+}
+
+body! {
+    /// Body of the four speech routes.
+    #[derive(Debug, Default, Deserialize, ToSchema)]
+    #[schema(as = ElevenLabsSpeech)]
+    #[serde(expecting = "a JSON object")]
+    struct SpeechRequest {
+        #[schema(value_type = String, min_length = 1, pattern = r"\S")]
+        text: Option<String>,
+        model_id: Option<String>,
+        seed: Option<u64>,
+        voice_settings: Option<VoiceSettings>,
+    }
+    ignores "": language_code, previous_text, next_text, previous_request_ids, next_request_ids,
+        pronunciation_dictionary_locators, use_pvc_as_ivc, apply_text_normalization,
+        apply_language_text_normalization, audio_effects;
 }
 
 impl SpeechRequest {
     /// The members that have no effect, by their names.
     pub(super) fn ignored(&self) -> Vec<&'static str> {
-        let none = VoiceSettings::default();
-        let settings = self.voice_settings.as_ref().unwrap_or(&none);
-        let members = [
-            ("language_code", self.language_code.is_some()),
-            ("previous_text", self.previous_text.is_some()),
-            ("next_text", self.next_text.is_some()),
-            ("previous_request_ids", self.previous_request_ids.is_some()),
-            ("next_request_ids", self.next_request_ids.is_some()),
-            ("pronunciation_dictionary_locators", self.pronunciation_dictionary_locators.is_some()),
-            ("use_pvc_as_ivc", self.use_pvc_as_ivc.is_some()),
-            ("apply_text_normalization", self.apply_text_normalization.is_some()),
-            ("apply_language_text_normalization", self.apply_language_text_normalization.is_some()),
-            ("audio_effects", self.audio_effects.is_some()),
-            ("voice_settings.stability", settings.stability.is_some()),
-            ("voice_settings.similarity_boost", settings.similarity_boost.is_some()),
-            ("voice_settings.style", settings.style.is_some()),
-            ("voice_settings.use_speaker_boost", settings.use_speaker_boost.is_some()),
-            ("voice_settings.clone_strength", settings.clone_strength.is_some()),
-        ];
-        members.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()
+        let settings = self.voice_settings.iter().flat_map(VoiceSettings::own_ignored);
+        self.own_ignored().chain(settings).collect()
     }
 }
 

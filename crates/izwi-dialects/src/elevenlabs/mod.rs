@@ -35,6 +35,8 @@ use self::stream::Opening;
 pub(crate) use self::stream::Stream;
 use crate::response::with_body;
 
+/// Beginnings of the names of hosted models.
+const HOSTED: [&str; 1] = ["eleven_"];
 /// Letters and digits of a voice id of the hosted service.
 const HOSTED_VOICE_ID_CHARS: usize = 20;
 /// The most sessions whose key has not come yet.
@@ -97,11 +99,6 @@ fn render(error: &ApiError, response: Response) -> Response {
     with_body(response, &ErrorDetail { envelope: error.envelope(), detail })
 }
 
-/// The id of a model of this server; `None` for the default one, which the ids of the hosted service stand for.
-fn model_of(id: Option<&str>) -> Option<&str> {
-    id.filter(|id| !id.is_empty() && !id.starts_with("eleven_"))
-}
-
 /// What opens a session with several contexts, for fuzz targets.
 pub(crate) fn opening() -> Result<Opening, ApiError> {
     let query = StreamQuery { output_format: Some("pcm_24000".to_owned()), ..StreamQuery::default() };
@@ -129,10 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_the_hosted_service_stand_for_defaults() {
-        assert_eq!(model_of(Some("eleven_multilingual_v2")), None);
-        assert_eq!(model_of(Some("kestrel")), Some("kestrel"));
-        assert_eq!((model_of(Some("")), model_of(None)), (None, None));
+    fn ids_of_the_hosted_service_are_known() {
         assert!(is_hosted_id("JBFqnCBsd6RMkjVDRZzb") && is_hosted_id("21m00Tcm4TlvDq8ikWAM"));
         assert!(!is_hosted_id("heart") && !is_hosted_id("21m00Tcm4TlvDq8ikWA-"));
     }

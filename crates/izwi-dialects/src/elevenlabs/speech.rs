@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use izwi_core::engine::{RequestId, SpeechOptions, StreamingOutput, Task};
+use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{ApiPath, ApiQuery, parse_json, required};
 use izwi_server::openapi::{SpeechRefusals, audio_responses};
 use izwi_server::speech::{CutOff, ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
@@ -23,7 +24,8 @@ use utoipa::openapi::{self, RefOr};
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
 use super::formats::OutputFormat;
-use super::{find_voice, model_of};
+use super::{HOSTED, find_voice};
+use crate::hosted::model_of;
 
 /// Names the members of a request that have no effect.
 const IGNORED: &str = "x-ignored-fields";
@@ -75,7 +77,7 @@ impl Speech {
     async fn begin(asked: Asked, live: bool) -> Result<Self, ApiError> {
         let Asked { state, id, voice, request, .. } = asked;
         let mut ignored = request.ignored();
-        let engine = state.lease(model_of(request.model_id.as_deref()), Task::Tts).await?;
+        let engine = state.lease(model_of(request.model_id.as_deref(), &HOSTED), Task::Tts).await?;
         let text = required("text", request.text)?;
         check_text("text", &text, state.config().max_input_chars)?;
         let voice = find_voice(&voice, &engine, &state).await?;
@@ -110,13 +112,17 @@ impl Speech {
         respond(media_type, self.headers, self.chunks.into_body(encode))
     }
 
-    /// All chunks.
-    async fn collect(&mut self, id: &RequestId) -> Result<Vec<StreamingOutput>, ApiError> {
+    /// All chunks, and the encoder of a file of their length.
+    async fn whole(asked: Asked) -> Result<(Self, Vec<StreamingOutput>, EncodedUtterance), ApiError> {
+        let (format, id) = (asked.format, asked.id.clone());
+        let mut speech = Self::begin(asked, false).await?;
         let mut chunks = Vec::new();
-        while let Some(chunk) = self.chunks.next().await {
-            chunks.push(chunk.map_err(|error| ApiError::internal(&error.to_string(), id))?);
+        while let Some(chunk) = speech.chunks.next().await {
+            chunks.push(chunk.map_err(|error| ApiError::internal(&error.to_string(), &id))?);
         }
-        Ok(chunks)
+        let samples = chunks.iter().map(|chunk| chunk.samples.len() as u64).sum();
+        let encoded = format.encode(speech.sample_rate_hz(), Some(samples))?;
+        Ok((speech, chunks, encoded))
     }
 }
 
@@ -158,10 +164,7 @@ pub(super) async fn convert(asked: Asked) -> Result<Response, ApiError> {
         return stream(asked).await;
     }
     let (format, id) = (asked.format, asked.id.clone());
-    let mut speech = Speech::begin(asked, false).await?;
-    let chunks = speech.collect(&id).await?;
-    let samples = chunks.iter().map(|chunk| chunk.samples.len() as u64).sum();
-    let mut encoded = format.encode(speech.sample_rate_hz(), Some(samples))?;
+    let (speech, chunks, mut encoded) = Speech::whole(asked).await?;
     let mut file = Vec::new();
     for chunk in &chunks {
         let bytes = encoded.encode(chunk).map_err(|error| ApiError::internal(&error.to_string(), &id))?;
@@ -196,11 +199,8 @@ pub(super) async fn stream(asked: Asked) -> Result<Response, ApiError> {
     responses((status = 200, description = "All of the audio.", body = AudioWithTimestamps), SpeechRefusals),
 )]
 pub(super) async fn convert_with_timestamps(asked: Asked) -> Result<Response, ApiError> {
-    let (format, id) = (asked.format, asked.id.clone());
-    let mut speech = Speech::begin(asked, false).await?;
-    let chunks = speech.collect(&id).await?;
-    let samples = chunks.iter().map(|chunk| chunk.samples.len() as u64).sum();
-    let encoded = format.encode(speech.sample_rate_hz(), Some(samples))?;
+    let id = asked.id.clone();
+    let (mut speech, chunks, encoded) = Speech::whole(asked).await?;
     let mut timed = TimedUtterance::new(encoded, std::mem::take(&mut speech.text), speech.times_words());
     let (mut audio, mut alignment) = (Vec::new(), None::<CharacterSeconds>);
     for chunk in &chunks {

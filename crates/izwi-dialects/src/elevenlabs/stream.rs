@@ -40,7 +40,8 @@ use super::api::{ClientMessage, ErrorMessage, ServerMessage, StreamQuery};
 use super::contexts::{self, ContextKey, Contexts, Limits};
 use super::formats::OutputFormat;
 use super::speech::speech_options;
-use super::{find_voice, model_of};
+use super::{HOSTED, find_voice};
+use crate::hosted::model_of;
 
 /// Range and default of `inactivity_timeout`, in seconds.
 const INACTIVITY_S: std::ops::RangeInclusive<u64> = 1..=180;
@@ -196,7 +197,7 @@ impl Protocol for Stream {
         let (state, voice) = (self.state.clone(), self.opening.voice.clone());
         let model = self.opening.query.model_id.clone();
         let load = async move {
-            let engine = state.lease(model_of(model.as_deref()), Task::Tts).await?;
+            let engine = state.lease(model_of(model.as_deref(), &HOSTED), Task::Tts).await?;
             let voice = find_voice(&voice, &engine, &state).await?;
             Ok(Model { engine, voice })
         };

@@ -49,6 +49,7 @@ pub(crate) struct Opening {
     is_beta: bool,
 }
 
+// example: dialect
 #[derive(Debug)]
 pub(crate) struct Realtime;
 
@@ -76,3 +77,4 @@ async fn connect(
     let opening = Opening { is_beta: beta::is_asked_for(&headers), ..opening };
     upgrade.open::<Session>(opening)
 }
+// end of example
