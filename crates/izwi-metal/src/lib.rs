@@ -20,6 +20,8 @@ mod embedding;
 pub mod emulated;
 mod encoder_attention;
 mod kernel;
+#[cfg(feature = "metal")]
+mod library;
 mod linear;
 mod pass;
 pub mod relative;

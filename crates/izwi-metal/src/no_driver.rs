@@ -36,6 +36,13 @@ impl<'a> Encoder<'a> {
     }
 }
 
+// As the encoder of a device, which ends when it is dropped.
+impl Drop for Encoder<'_> {
+    fn drop(&mut self) {
+        match self.0 {}
+    }
+}
+
 pub(crate) fn empty(_: &MetalDevice, _: impl Into<Shape>, _: DType) -> Result<Tensor> {
     missing()
 }
@@ -50,7 +57,7 @@ fn missing<T>() -> Result<T> {
 
 /// Of no tensor.
 #[derive(Debug, Default)]
-pub struct OwnBuffers;
+pub struct OwnBuffers(());
 
 impl OwnBuffers {
     /// # Errors

@@ -1,6 +1,4 @@
-//! Metal as candle and the Objective-C bindings have it: devices, buffers, encoders. The only module that names them.
-
-mod library;
+//! Metal as candle and the Objective-C bindings have it: devices, buffers, encoders. Besides `library` no module names them.
 
 use std::sync::Arc;
 
@@ -11,6 +9,7 @@ use objc2_metal::{MTLDevice, MTLSize};
 
 use crate::Gpu;
 use crate::kernel::{Grid, Kernel};
+use crate::library::pipeline;
 
 /// Candle's current encoder.
 pub(crate) struct Encoder<'a>(CommandsGuard<'a>);
@@ -22,7 +21,7 @@ impl<'a> Encoder<'a> {
 
     /// The kernel that the next arguments are for.
     pub(crate) fn choose(&self, device: &MetalDevice, kernel: Kernel) -> Result<()> {
-        self.0.as_ref().set_compute_pipeline_state(&library::pipeline(device, kernel)?);
+        self.0.as_ref().set_compute_pipeline_state(&pipeline(device, kernel)?);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ type Devices = HashMap<String, Arc<RwLock<Compiled>>>;
 ///
 /// # Errors
 /// The source does not compile on this system, or lacks the kernel.
-pub(super) fn pipeline(device: &MetalDevice, kernel: Kernel) -> Result<ComputePipeline> {
+pub(crate) fn pipeline(device: &MetalDevice, kernel: Kernel) -> Result<ComputePipeline> {
     static DEVICES: OnceLock<RwLock<Devices>> = OnceLock::new();
     let devices = DEVICES.get_or_init(Default::default);
     let key = format!("{:?}", device.id());
