@@ -323,7 +323,7 @@ impl DeviceArbiters {
     /// [`ExecutorProfile::device`]: crate::engine::ExecutorProfile::device
     pub fn of(&self, device: &str) -> Arc<DeviceArbiter> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(known.entry(device.to_owned()).or_insert_with(DeviceArbiter::new))
+        Arc::clone(known.entry(device.to_owned()).or_default())
     }
 }
 
