@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{Engine, RequestId};
 use izwi_hub::Store;
-use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
+use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -61,7 +61,8 @@ impl Place {
             ..ServerConfig::default()
         };
         let recorder = Recorder::install()?;
-        tokio::spawn(izwi_server::serve(http, config, registry, recorder, std::future::pending()));
+        let listeners = Listeners { http, dialects: izwi_dialects::all(), services: Vec::new() };
+        tokio::spawn(izwi_server::serve(listeners, config, registry, recorder, std::future::pending()));
         Ok(Self { url, key: Some(key) })
     }
 

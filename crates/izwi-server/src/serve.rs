@@ -66,25 +66,19 @@ pub struct Listeners {
     pub services: Vec<(TcpListener, Arc<dyn TcpService>)>,
 }
 
-impl From<TcpListener> for Listeners {
-    fn from(http: TcpListener) -> Self {
-        Self { http, dialects: Dialects::default(), services: Vec::new() }
-    }
-}
-
-/// Serves until `shutdown` completes or [`ServerConfig::exit_when_idle`] has passed, then drains: readiness is red and new requests are refused at once, while open
-/// requests and current utterances continue for at most [`ServerConfig::drain_timeout`]. Engines stop at the end.
+/// Serves until `shutdown` completes or [`ServerConfig::exit_when_idle`] has passed, then drains: readiness is red and new
+/// requests are refused at once, while open requests and current utterances continue for at most
+/// [`ServerConfig::drain_timeout`]. Engines stop at the end.
 ///
 /// # Errors
 /// A listener has no local address.
 pub async fn serve(
-    listeners: impl Into<Listeners>,
+    listeners: Listeners,
     config: ServerConfig,
     registry: Registry,
     recorder: Recorder,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let listeners = listeners.into();
     let address = listeners.http.local_addr().map_err(ServeError::Listener)?;
     let local_addr = |(listener, _): &(TcpListener, _)| listener.local_addr();
     let ports: Result<Vec<_>, _> = listeners.services.iter().map(local_addr).collect();
