@@ -4,6 +4,7 @@
 //! The encoder computes all stretches of a step together; the search follows in lockstep. Source of the architecture: the
 //! Python package `nemo-toolkit` 3.0.0; checkpoints in the layout of `transformers` 5.24.0.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
 use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
-use crate::regions::{self, Region};
+use crate::regions::{self, Region, WINDOW_FRAMES};
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -77,7 +78,8 @@ struct Recording {
 /// A stretch of speech.
 #[derive(Debug)]
 struct Stretch {
-    region: Region,
+    /// Its first frame in the recording.
+    start: usize,
     mel: Mel,
 }
 
@@ -120,10 +122,10 @@ impl Parakeet {
         })
     }
 
-    fn stretch(&self, samples: &[f32], region: Region) -> Stretch {
-        let samples = samples.get(region.frames.start * HOP..).unwrap_or_default();
-        let length = (region.frames.len() * HOP).min(samples.len());
-        Stretch { mel: self.front_end.frames(&samples[..length]), region }
+    fn stretch(&self, samples: &[f32], frames: Range<usize>) -> Stretch {
+        let rest = samples.get(frames.start * HOP..).unwrap_or_default();
+        let mel = self.front_end.frames(&rest[..(frames.len() * HOP).min(rest.len())]);
+        Stretch { start: frames.start, mel }
     }
 
     /// The tokens of each of some spectra, which have a frame at least.
@@ -152,7 +154,7 @@ impl Parakeet {
     }
 
     fn segment(&self, recording: &Recording, stretch: &Stretch, words: &[TimedWord]) -> Segment {
-        let offset_s = (stretch.region.frames.start * HOP) as f64 / SAMPLE_RATE_HZ as f64;
+        let offset_s = (stretch.start * HOP) as f64 / SAMPLE_RATE_HZ as f64;
         let at = |row: usize| offset_s + row as f64 * ROW_S;
         let tokens: Vec<u32> = words.iter().flat_map(|word| word.tokens.iter().copied()).collect();
         let logprob: f32 = words.iter().map(|word| word.logprob).sum();
@@ -276,11 +278,19 @@ impl SpeechModel for Parakeet {
             ["language", "chunking_strategy", "timestamp_granularities", "include", "temperature", "seed"];
         options.check_taken(&taken)?;
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
-        let regions = match input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up) {
-            true => regions::whole(&input.samples),
-            false => regions::find(&self.vad, &input.samples, options.detection().as_ref()),
+        let is_whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
+        let (regions, longest) = match is_whole {
+            true => (regions::whole(&input.samples), usize::MAX),
+            false => {
+                let detection = options.detection();
+                (regions::find(&self.vad, &input.samples, detection.as_ref()), WINDOW_FRAMES)
+            }
         };
-        let stretches = regions.into_iter().map(|region| self.stretch(&input.samples, region));
+        // Speech without a pause is cut where it is too long for one pass.
+        let pieces = regions.into_iter().flat_map(|Region { frames: Range { start, end }, .. }| {
+            (start..end).step_by(longest).map(move |at| at..end.min(at.saturating_add(longest)))
+        });
+        let stretches = pieces.map(|frames| self.stretch(&input.samples, frames));
         let stretches: Vec<Stretch> = stretches.filter(|stretch| stretch.mel.frames > 0).collect();
         let size = |stretch: &Stretch| stretch.mel.rows().min(limits.max_tokens_per_step);
         let mut units: Vec<usize> = stretches.iter().map(size).collect();
