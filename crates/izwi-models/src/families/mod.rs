@@ -18,6 +18,7 @@ mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
+mod parakeet;
 mod pocket_tts;
 mod qwen3_tts;
 mod voxtral;
@@ -43,6 +44,7 @@ const REGISTRY: &[Family] = &[
     Family { name: "hibari", load: hibari::load, voices: |_| Ok(hibari::voices()) },
     Family { name: "kokoro", load: kokoro::load, voices: kokoro::voices },
     Family { name: "lfm2_audio", load: lfm2_audio::load, voices: |_| Ok(lfm2_audio::voices()) },
+    Family { name: "parakeet", load: parakeet::load, voices: |_| Ok(Vec::new()) },
     Family { name: "pocket_tts", load: pocket_tts::load, voices: pocket_tts::voices },
     Family { name: "qwen3_tts", load: qwen3_tts::load, voices: qwen3_tts::voices },
     Family { name: "voxtral", load: voxtral::load, voices: |_| Ok(Vec::new()) },

@@ -1,4 +1,4 @@
-//! Bidirectional LSTM over packed rows, all sequences at once.
+//! LSTMs: bidirectional over packed rows, all sequences at once, and one step of one layer.
 //! <https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html>.
 
 use candle_core::{Result, Tensor, bail};
@@ -101,11 +101,8 @@ impl BiLstm {
         if !gates.device().is_cpu() {
             let index = Tensor::new(rows, gates.device())?;
             let own = gates.narrow(1, direction * width, width)?.contiguous()?.index_select(&index, 0)?;
-            let parts = (own + recurrent)?.chunk(GATES, 1)?;
-            let [input, forget, candidate, output] = &parts[..] else { bail!("lstm: no gates") };
-            let sigmoid = candle_nn::ops::sigmoid;
-            let cell = ((sigmoid(forget)? * cell)? + (sigmoid(input)? * candidate.tanh()?)?)?;
-            return Ok(((sigmoid(output)? * cell.tanh()?)?, cell));
+            let [hidden, cell] = gated(&(own + recurrent)?, cell)?;
+            return Ok((hidden, cell));
         }
         let (hidden, cell) = with_slices([gates, recurrent, cell], |[gates, recurrent, before]| {
             let (mut hidden, mut cell) = (vec![0f32; before.len()], before.to_vec());
@@ -120,6 +117,81 @@ impl BiLstm {
         })?;
         Ok((Tensor::from_vec(hidden, shape, gates.device())?, Tensor::from_vec(cell, shape, gates.device())?))
     }
+}
+
+/// One layer in one direction, a step at a time.
+#[derive(Debug, Clone)]
+pub struct LstmCell {
+    /// With all biases: `[inputs]` to `[GATES * hidden]`.
+    input: Linear,
+    /// `[hidden]` to `[GATES * hidden]`.
+    recurrent: Linear,
+    hidden: usize,
+}
+
+impl LstmCell {
+    /// Takes `{name}.weight_ih_l{layer}`, `weight_hh_l{layer}`, `bias_ih_l{layer}` and `bias_hh_l{layer}`, the weights kept in
+    /// `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        layer: usize,
+        (inputs, hidden): (usize, usize),
+        precision: Precision,
+    ) -> std::result::Result<Self, Error> {
+        let gates = GATES * hidden;
+        let mut weight = |part: &str, inputs: usize| {
+            let part = [(format!("{name}.weight_{part}_l{layer}"), vec![gates, inputs])];
+            Linear::load_transformed(from, (&part, ""), (inputs, gates), precision, cat_weights)
+        };
+        let (input, recurrent) = (weight("ih", inputs)?, weight("hh", hidden)?);
+        let mut bias = |part: &str| from.take(&format!("{name}.bias_{part}_l{layer}"), &[gates]);
+        let bias = (bias("ih")? + bias("hh")?)?;
+        Ok(Self { input: input.with_bias(&bias)?, recurrent, hidden })
+    }
+
+    /// Width of its state.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// The next hidden states and cells of `x` `[rows, inputs]`, given those before, `[rows, hidden]` each.
+    ///
+    /// # Errors
+    /// Shapes do not fit.
+    pub fn step(&self, x: &Tensor, [hidden, cell]: [&Tensor; 2]) -> Result<[Tensor; 2]> {
+        if hidden.dims() != cell.dims() || hidden.dims() != [x.dim(0)?, self.hidden] {
+            bail!("lstm: states {:?} and {:?} do not fit {:?}", hidden.dims(), cell.dims(), x.dims())
+        }
+        let (own, recurrent) = (self.input.forward(x)?, self.recurrent.forward(hidden)?);
+        if !x.device().is_cpu() {
+            return gated(&(own + recurrent)?, cell);
+        }
+        let width = GATES * self.hidden;
+        let (hidden, next) = with_slices([&own, &recurrent, cell], |[own, recurrent, before]| {
+            let (mut hidden, mut cell) = (vec![0f32; before.len()], before.to_vec());
+            let states = hidden.chunks_exact_mut(self.hidden).zip(cell.chunks_exact_mut(self.hidden));
+            let gates = own.chunks_exact(width).zip(recurrent.chunks_exact(width));
+            for ((own, recurrent), (hidden, cell)) in gates.zip(states) {
+                lstm_step([own, recurrent], hidden, cell);
+            }
+            (hidden, cell)
+        })?;
+        let tensor = |values| Tensor::from_vec(values, cell.dims(), cell.device());
+        Ok([tensor(hidden)?, tensor(next)?])
+    }
+}
+
+/// The next hidden states and cells, by operations of the device.
+fn gated(gates: &Tensor, cell: &Tensor) -> Result<[Tensor; 2]> {
+    let parts = gates.chunk(GATES, 1)?;
+    let [input, forget, candidate, output] = &parts[..] else { bail!("lstm: no gates") };
+    let sigmoid = candle_nn::ops::sigmoid;
+    let cell = ((sigmoid(forget)? * cell)? + (sigmoid(input)? * candidate.tanh()?)?)?;
+    Ok([(sigmoid(output)? * cell.tanh()?)?, cell])
 }
 
 /// Which sequences take part in each step: the longest first, so that those are the first ones.

@@ -28,7 +28,7 @@ pub use instance_norm::{InstanceNorm, NormActivation};
 pub use joint_linear::{JointLinear, JointPart, JointRows};
 pub use layer_norm::LayerNorm;
 pub use linear::{Linear, cat_weights};
-pub use lstm::BiLstm;
+pub use lstm::{BiLstm, LstmCell};
 pub use packed_rows::{PackedRows, ROW_ALIGN};
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeRows, half_split_of_interleaved};

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::conformer::{self, AudioEncoder};
 use super::detokenizer::{self, Detokenizer};
 use super::golden_set::device;
-use super::mel::Mel;
+use crate::conformer::Mel;
 use crate::families::golden_set::metal_device;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};

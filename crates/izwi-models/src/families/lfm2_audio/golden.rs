@@ -11,10 +11,10 @@ use super::config::Config;
 use super::depthformer::DepthObserver;
 use super::generation::{Generated, Generator, NoObserver, Observer, Outcome, PARTS, Pass, StepInput};
 use super::golden_set::{TOLERANCE, compare, device, ids, json, root, tensors, values};
-use super::mel::FrontEnd;
 use super::modality::Mode;
 use super::prompt::{Position, Prompt, Recording};
 use super::tokens::{Role, Vocabulary};
+use crate::conformer::FrontEnd;
 use izwi_nn::attention::PagedSpan;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::StackRows;
@@ -133,7 +133,7 @@ struct Case {
 fn case(loaded: &Loaded, name: &'static str) -> Case {
     let golden = tensors(name);
     let arguments = arguments(name);
-    let front_end = FrontEnd::new(&loaded.config.preprocessor);
+    let front_end = loaded.config.preprocessor.front_end();
     let prompt = prompt(&loaded.vocabulary, &front_end, name);
     let embedded = golden["prefill.in_emb"].squeeze(0).unwrap().to_device(&device()).unwrap();
     let first = |wanted: usize| {

@@ -11,7 +11,8 @@ use super::detokenizer::{self, Detokenizer};
 use super::golden_set::{
     TOLERANCE, assert_same, by_rows, codes, compare, device, ids, json, root, tensors, values,
 };
-use super::mel::{self, FrontEnd, Mel};
+use super::mel;
+use crate::conformer::{FrontEnd, Mel};
 use crate::families::LoadOptions;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -32,7 +33,7 @@ fn part<T: serde::de::DeserializeOwned>(name: &str) -> T {
 fn front_end() -> FrontEnd {
     let config: mel::Config = part("preprocessor");
     config.check().unwrap();
-    FrontEnd::new(&config)
+    config.front_end()
 }
 
 fn encoder_in(precision: Precision) -> AudioEncoder {

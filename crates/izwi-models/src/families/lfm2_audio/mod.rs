@@ -13,11 +13,11 @@ use self::codec::{Codec, DecoderState};
 use self::config::Config;
 use self::conformer::AudioEncoder;
 use self::generation::{CODEC, ENCODER, Generator, NoObserver, PARTS, Pass, StepInput};
-use self::mel::{FrontEnd, Mel};
 use self::modality::Mode;
 use self::state::PassState;
 use self::tokens::Vocabulary;
 use super::LoadOptions;
+use crate::conformer::{FrontEnd, Mel};
 use crate::frame_driver::{FrameDriver, FrameModel, Outcome, Plan, StepEntry, StepResult, check_positions};
 use crate::model::SpeechModel;
 use crate::warm_up;
@@ -161,7 +161,7 @@ impl LfmAudio {
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
         };
-        let front_end = FrontEnd::new(&config.preprocessor);
+        let front_end = config.preprocessor.front_end();
         Ok(Self {
             info,
             config,

@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::mel::{FrontEnd, Mel};
 use super::tokens::{Role, Vocabulary};
+use crate::conformer::{FrontEnd, Mel};
 use izwi_nn::sampling::mix;
 use izwi_types::Emission;
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn keys_differ_with_content() {
         let config = super::super::config::Config::load(&super::super::golden_set::root()).unwrap();
-        let front_end = FrontEnd::new(&config.preprocessor);
+        let front_end = config.preprocessor.front_end();
         let mut prompt = Prompt::default();
         for samples in [vec![0.5f32; 3000], vec![0.25; 3000], vec![0.5; 3001]] {
             prompt.recording(Recording::new(&samples, &front_end));

@@ -2,16 +2,18 @@
 
 use serde::Deserialize;
 
+use crate::conformer::{FRAMES_PER_ROW, Shape};
+
 /// The encoder's sizes. A field the file lacks is an error that names it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Config {
-    pub(super) feat_in: usize,
-    pub(super) n_layers: usize,
-    pub(super) d_model: usize,
-    pub(super) subsampling_conv_channels: usize,
-    pub(super) ff_expansion_factor: usize,
-    pub(super) n_heads: usize,
-    pub(super) conv_kernel_size: usize,
+    feat_in: usize,
+    n_layers: usize,
+    d_model: usize,
+    subsampling_conv_channels: usize,
+    ff_expansion_factor: usize,
+    n_heads: usize,
+    conv_kernel_size: usize,
     subsampling: String,
     subsampling_factor: usize,
     causal_downsampling: bool,
@@ -25,6 +27,21 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// The encoder of a checked configuration.
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            bins: self.feat_in,
+            layers: self.n_layers,
+            width: self.d_model,
+            channels: self.subsampling_conv_channels,
+            inner: self.d_model * self.ff_expansion_factor,
+            heads: self.n_heads,
+            taps: self.conv_kernel_size,
+            has_biases: true,
+            scales_input: false,
+        }
+    }
+
     /// Refuses settings that are not supported, for spectra of `features` bins.
     pub(crate) fn check(&self, features: usize) -> Result<(), String> {
         let same = |what: &str, value: &dyn std::fmt::Display, only: &dyn std::fmt::Display| {
@@ -36,7 +53,7 @@ impl Config {
         };
         same("feat_in", &self.feat_in, &features)?;
         same("subsampling", &self.subsampling, &"dw_striding")?;
-        same("subsampling_factor", &self.subsampling_factor, &super::FRAMES_PER_ROW)?;
+        same("subsampling_factor", &self.subsampling_factor, &FRAMES_PER_ROW)?;
         same("causal_downsampling", &self.causal_downsampling, &false)?;
         same("self_attention_model", &self.self_attention_model, &"rel_pos")?;
         same("xscaling", &self.xscaling, &false)?;

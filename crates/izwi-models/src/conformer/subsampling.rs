@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 
-use super::super::mel::Mel;
-use super::Config;
+use super::{Mel, Shape};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::device::is_launch_bound;
@@ -41,15 +40,15 @@ impl Subsampling {
     pub(super) fn load(
         from: &mut Checkpoint,
         name: &str,
-        config: &Config,
+        shape: &Shape,
         precision: Precision,
     ) -> Result<Self, Error> {
-        let (channels, width) = (config.subsampling_conv_channels, config.d_model);
-        let mut take = |part: &str, shape: &[usize]| from.take(&format!("{name}.{part}"), shape);
+        let (channels, width) = (shape.channels, shape.width);
+        let mut take = |part: &str, dims: &[usize]| from.take(&format!("{name}.{part}"), dims);
         let weight = take("conv.0.weight", &[channels, 1, SIDE, SIDE])?;
         let weight = weight.reshape((channels, SIDE * SIDE))?;
         let first = Linear::new(&weight, Some(take("conv.0.bias", &[channels])?))?;
-        let bins = config.feat_in.div_ceil(2).div_ceil(2).div_ceil(2);
+        let bins = shape.bins.div_ceil(2).div_ceil(2).div_ceil(2);
         // The reference flattens channel by channel, these planes place by place.
         let weight = take("out.weight", &[width, channels * bins])?;
         let weight = weight.reshape((width, channels, bins))?.transpose(1, 2)?.contiguous()?;
@@ -65,7 +64,7 @@ impl Subsampling {
             Ok::<_, Error>((depthwise, mixing))
         };
         let halvings = [halving(2)?, halving(5)?];
-        Ok(Self { first, halvings, output, bins: config.feat_in, channels, device: from.device().clone() })
+        Ok(Self { first, halvings, output, bins: shape.bins, channels, device: from.device().clone() })
     }
 
     /// The frames of a recording, at least one, to its rows `[ceil(frames / 8), width]`.

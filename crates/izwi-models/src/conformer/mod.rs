@@ -1,0 +1,308 @@
+//! NeMo's conformer: mel frames of several recordings to rows.
+//!
+//! Recordings are packed into one block of rows with gaps as wide as the convolutions reach, so that none is padded to
+//! the longest. Knows no model family. Source: `ConformerEncoder` of the Python package `nemo-toolkit` 3.0.0;
+//! <https://arxiv.org/abs/2005.08100>.
+
+mod mel;
+mod subsampling;
+
+use candle_core::{DType, Device, Tensor};
+
+pub(crate) use self::mel::{FRAMES_PER_ROW, FrontEnd, Mel, MelShape};
+use self::subsampling::Subsampling;
+use izwi_nn::Error;
+use izwi_nn::attention::relative::{relative_mixed, sinusoids};
+use izwi_nn::checkpoint::Checkpoint;
+use izwi_nn::layers::conv::GluConv;
+use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, cat_weights};
+use izwi_types::Precision;
+
+/// Added to variances by the batch norms: PyTorch's default.
+const BATCH_NORM_EPS: f64 = 1e-5;
+/// Share of a feed-forward network that a layer adds.
+const HALF: f64 = 0.5;
+
+type Loaded<T> = Result<T, Error>;
+
+/// Sizes of an encoder.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Bins of a mel frame.
+    pub(crate) bins: usize,
+    pub(crate) layers: usize,
+    pub(crate) width: usize,
+    /// Channels of the subsampling.
+    pub(crate) channels: usize,
+    /// Width inside the feed-forward networks.
+    pub(crate) inner: usize,
+    pub(crate) heads: usize,
+    /// Taps of the convolutions, an odd number.
+    pub(crate) taps: usize,
+    /// Whether the linear layers and convolutions of the layers have biases.
+    pub(crate) has_biases: bool,
+    /// Whether rows are multiplied by the square root of the width before the first layer.
+    pub(crate) scales_input: bool,
+}
+
+/// An encoder.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    subsampling: Subsampling,
+    layers: Vec<Layer>,
+    shape: Shape,
+    device: Device,
+}
+
+impl Encoder {
+    /// Takes `{name}.*`. Large weights are kept in `precision`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::take`].
+    pub(crate) fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        shape: Shape,
+        precision: Precision,
+    ) -> Loaded<Self> {
+        let layers = format!("{name}.layers.");
+        from.skip(|tensor| {
+            tensor.starts_with(&layers) && tensor.ends_with(".batch_norm.num_batches_tracked")
+        });
+        let layers =
+            (0..shape.layers).map(|layer| Layer::load(from, &format!("{layers}{layer}"), &shape, precision));
+        Ok(Self {
+            layers: layers.collect::<Loaded<_>>()?,
+            subsampling: Subsampling::load(from, &format!("{name}.pre_encode"), &shape, precision)?,
+            shape,
+            device: from.device().clone(),
+        })
+    }
+
+    /// Encodes recordings, which have a frame each at least: the rows of all of them, one after another,
+    /// `[sum of ceil(frames / 8), width]`. On the CPU a recording's result is the same bits whatever others there are.
+    ///
+    /// # Errors
+    /// Out of device memory.
+    pub(crate) fn forward(&self, recordings: &[&Mel]) -> Loaded<Tensor> {
+        self.forward_tapped(recordings, |_, _, _| Ok(()))
+    }
+
+    /// As [`Self::forward`]; `tap` gets what each layer makes, by name, packed.
+    pub(crate) fn forward_tapped(
+        &self,
+        recordings: &[&Mel],
+        mut tap: impl FnMut(&str, &Tensor, &PackedRows) -> Loaded<()>,
+    ) -> Loaded<Tensor> {
+        let lengths: Vec<usize> = recordings.iter().map(|mel| mel.rows()).collect();
+        let packed = PackedRows::new(&lengths, self.shape.taps / 2, &self.device)?;
+        let mut x = self.pack(recordings, &packed)?; // [rows, width]
+        tap("pre_encode", &x, &packed)?;
+        if self.shape.scales_input {
+            x = (x * (self.shape.width as f64).sqrt())?;
+        }
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let distances = sinusoids(longest, self.shape.width, &self.device)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(&x, &distances, self.shape.heads, &packed)?;
+            tap(&format!("layer{index}"), &x, &packed)?;
+        }
+        let spans = packed.spans().iter();
+        let rows =
+            spans.map(|span| x.narrow(0, span.start, span.len())).collect::<candle_core::Result<Vec<_>>>()?;
+        Ok(Tensor::cat(&rows, 0)?)
+    }
+
+    /// The rows of every recording where the packing has them, zeros between.
+    fn pack(&self, recordings: &[&Mel], packed: &PackedRows) -> Loaded<Tensor> {
+        let mut parts = Vec::with_capacity(2 * recordings.len());
+        let ends = packed.spans().iter().skip(1).map(|next| next.start).chain([packed.rows()]);
+        for ((mel, span), end) in recordings.iter().zip(packed.spans()).zip(ends) {
+            parts.push(self.subsampling.forward(mel)?);
+            if span.end < end {
+                parts.push(Tensor::zeros((end - span.end, self.shape.width), DType::F32, &self.device)?);
+            }
+        }
+        Ok(Tensor::cat(&parts, 0)?)
+    }
+}
+
+/// Half a feed-forward network, attention, convolution, half a feed-forward network, each after its norm and around a
+/// residual; a norm at the end.
+#[derive(Debug)]
+struct Layer {
+    first_norm: LayerNorm,
+    first: FeedForward,
+    attention_norm: LayerNorm,
+    attention: Attention,
+    convolution_norm: LayerNorm,
+    convolution: Convolution,
+    second_norm: LayerNorm,
+    second: FeedForward,
+    norm: LayerNorm,
+}
+
+impl Layer {
+    fn load(from: &mut Checkpoint, name: &str, shape: &Shape, precision: Precision) -> Loaded<Self> {
+        let (width, inner) = (shape.width, shape.inner);
+        let norm =
+            |from: &mut Checkpoint, part: &str| LayerNorm::load(from, &format!("{name}.norm_{part}"), width);
+        let feed_forward = |from: &mut Checkpoint, part: &str| {
+            let sizes = (width, inner);
+            FeedForward::load(from, &format!("{name}.feed_forward{part}"), sizes, shape.has_biases, precision)
+        };
+        Ok(Self {
+            first_norm: norm(from, "feed_forward1")?,
+            first: feed_forward(from, "1")?,
+            attention_norm: norm(from, "self_att")?,
+            attention: Attention::load(from, &format!("{name}.self_attn"), shape, precision)?,
+            convolution_norm: norm(from, "conv")?,
+            convolution: Convolution::load(from, &format!("{name}.conv"), shape, precision)?,
+            second_norm: norm(from, "feed_forward2")?,
+            second: feed_forward(from, "2")?,
+            norm: norm(from, "out")?,
+        })
+    }
+
+    /// `[rows, width]` to the same; rows of gaps are undefined.
+    fn forward(&self, x: &Tensor, distances: &Tensor, heads: usize, packed: &PackedRows) -> Loaded<Tensor> {
+        let x = self.first.forward(x, &self.first_norm)?;
+        let x = self.attention.forward(&x, &self.attention_norm, (distances, heads), packed)?;
+        let x = self.convolution.forward(&x, &self.convolution_norm, packed)?;
+        let x = self.second.forward(&x, &self.second_norm)?;
+        Ok(self.norm.forward(&x)?)
+    }
+}
+
+/// Two linear layers with SiLU between; the output is halved and added to the input.
+#[derive(Debug)]
+struct FeedForward {
+    fc1: Linear,
+    fc2: Linear, // halved
+}
+
+impl FeedForward {
+    fn load(
+        from: &mut Checkpoint,
+        name: &str,
+        (width, inner): (usize, usize),
+        has_biases: bool,
+        precision: Precision,
+    ) -> Loaded<Self> {
+        let fc1 = format!("{name}.linear1");
+        let fc2 = [(format!("{name}.linear2.weight"), vec![width, inner])];
+        // Halving is exact in every floating-point type.
+        let halved = |weights| Ok((cat_weights(weights)? * HALF)?);
+        let mut fc2 = Linear::load_transformed(from, (&fc2, "halved, "), (inner, width), precision, halved)?;
+        if has_biases {
+            fc2 = fc2.with_bias(&(from.take(&format!("{name}.linear2.bias"), &[width])? * HALF)?)?;
+        }
+        Ok(Self { fc1: Linear::load_with_precision(from, &fc1, (width, inner), has_biases, precision)?, fc2 })
+    }
+
+    fn forward(&self, x: &Tensor, norm: &LayerNorm) -> Loaded<Tensor> {
+        let silu = Fused { norm: Some(Norm::Layer(norm)), epilogue: Epilogue::Silu, ..Fused::default() };
+        let h = self.fc1.forward_fused(x, silu)?;
+        Ok(self.fc2.forward_fused(&h, Fused { residual: Some(x), ..Fused::default() })?)
+    }
+}
+
+/// Attention by content and distance, added to the input.
+#[derive(Debug)]
+struct Attention {
+    qkv: Linear, // [3 * width, width]
+    place: Linear,
+    biases: [Tensor; 2], // of content and place, [width]
+    output: Linear,
+}
+
+impl Attention {
+    fn load(from: &mut Checkpoint, name: &str, shape: &Shape, precision: Precision) -> Loaded<Self> {
+        let (width, heads) = (shape.width, shape.heads);
+        let parts = ["q", "k", "v"].map(|part| format!("{name}.linear_{part}"));
+        let weights = parts.each_ref().map(|part| (part.as_str(), width));
+        let mut qkv = Linear::load_stacked(from, &weights, width, precision)?;
+        if shape.has_biases {
+            let biases = parts.iter().map(|part| from.take(&format!("{part}.bias"), &[width]));
+            qkv = qkv.with_bias(&Tensor::cat(&biases.collect::<Loaded<Vec<_>>>()?, 0)?)?;
+        }
+        let place = format!("{name}.linear_pos");
+        let place = Linear::load_with_precision(from, &place, (width, width), false, precision)?;
+        let mut bias_of = |part: &str| {
+            let bias = from.take(&format!("{name}.pos_bias_{part}"), &[heads, width / heads])?;
+            Ok::<_, Error>(bias.flatten_all()?)
+        };
+        let biases = [bias_of("u")?, bias_of("v")?];
+        Ok(Self {
+            qkv,
+            place,
+            biases,
+            output: Linear::load_with_precision(
+                from,
+                &format!("{name}.linear_out"),
+                (width, width),
+                shape.has_biases,
+                precision,
+            )?,
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        norm: &LayerNorm,
+        (distances, heads): (&Tensor, usize),
+        packed: &PackedRows,
+    ) -> Loaded<Tensor> {
+        let qkv = self.qkv.forward_fused(x, Fused { norm: Some(Norm::Layer(norm)), ..Fused::default() })?;
+        let distances = self.place.product(distances)?; // [2 * longest - 1, width]
+        let [content, place] = &self.biases;
+        let mixed = relative_mixed(&qkv, &distances, [content, place], heads, packed.spans())?;
+        Ok(self.output.forward_fused(&mixed, Fused { residual: Some(x), ..Fused::default() })?)
+    }
+}
+
+/// A gated linear layer, a convolution of each channel with the batch norm after it, SiLU, a linear layer; added to the
+/// input.
+#[derive(Debug)]
+struct Convolution {
+    gated: Linear,
+    mixing: GluConv, // its shift is what the batch norm adds
+    output: Linear,
+}
+
+impl Convolution {
+    fn load(from: &mut Checkpoint, name: &str, shape: &Shape, precision: Precision) -> Loaded<Self> {
+        let width = shape.width;
+        let mut point = |part: &str, outputs: usize| {
+            let name = format!("{name}.pointwise_conv{part}");
+            let parts = [(format!("{name}.weight"), vec![outputs, width, 1])];
+            let flat = |weights| Ok(cat_weights(weights)?.squeeze(2)?);
+            let linear = Linear::load_transformed(from, (&parts, ""), (width, outputs), precision, flat)?;
+            if !shape.has_biases {
+                return Ok::<_, Error>(linear);
+            }
+            Ok(linear.with_bias(&from.take(&format!("{name}.bias"), &[outputs])?)?)
+        };
+        let (gated, output) = (point("1", 2 * width)?, point("2", width)?);
+        let mut norm = |part: &str| from.take(&format!("{name}.batch_norm.{part}"), &[width]);
+        let (mean, variance) = (norm("running_mean")?, norm("running_var")?);
+        let (weight, bias) = (norm("weight")?, norm("bias")?);
+        let scale = (weight / (variance + BATCH_NORM_EPS)?.sqrt()?)?;
+        let name = format!("{name}.depthwise_conv");
+        let weight = from.take(&format!("{name}.weight"), &[width, 1, shape.taps])?;
+        let weight = weight.broadcast_mul(&scale.reshape((width, 1, 1))?)?;
+        let centre = match shape.has_biases {
+            true => (from.take(&format!("{name}.bias"), &[width])? - mean)?,
+            false => mean.neg()?,
+        };
+        let shift = (bias + (centre * scale)?)?;
+        Ok(Self { gated, mixing: GluConv::new(&weight, shift)?, output })
+    }
+
+    fn forward(&self, x: &Tensor, norm: &LayerNorm, packed: &PackedRows) -> Loaded<Tensor> {
+        let gated = Fused { norm: Some(Norm::Layer(norm)), ..Fused::default() };
+        let h = self.mixing.forward(&self.gated.forward_fused(x, gated)?, packed)?;
+        Ok(self.output.forward_fused(&h, Fused { residual: Some(x), ..Fused::default() })?)
+    }
+}

@@ -1,0 +1,232 @@
+//! Parity with NeMo on the golden set, and the promises of the engine.
+
+use serde::Deserialize;
+
+use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values};
+use super::*;
+
+const SET: GoldenSet = GoldenSet { name: "parakeet", variable: "IZWI_GOLDEN_PARAKEET" };
+
+fn model_in(kind: &str, precision: Precision) -> Parakeet {
+    let folder = SET.root().join(kind).join("hf");
+    Parakeet::load(&folder, &LoadOptions::new(golden_set::device(), precision)).unwrap()
+}
+
+fn model(kind: &str) -> Parakeet {
+    model_in(kind, Precision::F32)
+}
+
+#[derive(Debug, Deserialize)]
+struct Offsets {
+    start_offset: usize,
+    end_offset: usize,
+    word: Option<String>,
+    segment: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Timestamps {
+    char: Vec<Offsets>,
+    word: Vec<Offsets>,
+    segment: Vec<Offsets>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    tokens: Vec<u32>,
+    #[serde(default)]
+    frames: Vec<usize>,
+    #[serde(default)]
+    durations: Vec<usize>,
+    text: String,
+    timestamps: Timestamps,
+}
+
+#[derive(Debug, Deserialize)]
+struct TransducerCase {
+    max_symbols_10: Case,
+    max_symbols_2: Case,
+}
+
+/// The text and the times of a case.
+fn check_text(model: &Parakeet, mut tokens: Vec<Timed>, case: &Case, name: &str) {
+    let found: Vec<u32> = tokens.iter().map(|token| token.token).collect();
+    assert_eq!(found, case.tokens, "{name}");
+    assert_eq!(model.vocabulary.decode(&found), case.text, "{name}");
+    model.vocabulary.settle(&mut tokens);
+    let times = |offsets: &[Offsets]| -> Vec<(usize, usize)> {
+        offsets.iter().map(|offset| (offset.start_offset, offset.end_offset)).collect()
+    };
+    let ours: Vec<_> = tokens.iter().map(|token| (token.start, token.end)).collect();
+    assert_eq!(ours, times(&case.timestamps.char), "{name}: tokens");
+    let words = model.vocabulary.words(&tokens);
+    let ours: Vec<_> = words.iter().map(|word| (word.start, word.end)).collect();
+    assert_eq!(ours, times(&case.timestamps.word), "{name}: words");
+    for (ours, theirs) in words.iter().zip(&case.timestamps.word) {
+        assert_eq!(Some(&ours.text), theirs.word.as_ref(), "{name}");
+    }
+    let segments = vocabulary::segments(&words);
+    assert_eq!(segments.len(), case.timestamps.segment.len(), "{name}: segments");
+    for (range, theirs) in segments.into_iter().zip(&case.timestamps.segment) {
+        let words = &words[range];
+        let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+        assert_eq!(Some(text.join(" ")), theirs.segment, "{name}");
+        let ours = (words[0].start, words[words.len() - 1].end);
+        assert_eq!(ours, (theirs.start_offset, theirs.end_offset), "{name}");
+    }
+}
+
+#[test]
+fn parakeet_golden_mel() {
+    let (model, golden) = (model("tdt"), SET.tensors("preproc"));
+    for samples in [1600, 1759, 8000, 16001] {
+        let ours = model.front_end.frames(&values(&golden[&format!("audio{samples}")]));
+        let theirs = by_rows(&golden[&format!("mel{samples}")]);
+        assert_eq!(ours.frames, ids(&golden[&format!("len{samples}")])[0] as usize, "{samples}");
+        let theirs = theirs.narrow(0, 0, ours.frames).unwrap();
+        compare(&format!("mel of {samples} samples"), &ours.values, &values(&theirs), TOLERANCE);
+    }
+}
+
+/// The rows of a recording, and each layer's.
+fn check_encoder(model: &Parakeet, case: &str) -> Mel {
+    let golden = SET.tensors(case);
+    let mel = model.front_end.frames(&values(&golden["audio"]));
+    assert_eq!(mel.frames, ids(&golden["mel_len"])[0] as usize, "{case}");
+    let theirs = by_rows(&golden["mel"]).narrow(0, 0, mel.frames).unwrap();
+    compare(&format!("{case} mel"), &mel.values, &values(&theirs), TOLERANCE);
+    let mut compared = 0;
+    let rows = mel.rows();
+    assert_eq!(rows, ids(&golden["encoded_len"])[0] as usize, "{case}");
+    let valid = |theirs: &Tensor| values(&theirs.squeeze(0).unwrap().narrow(0, 0, rows).unwrap());
+    let encoded = model
+        .encoder
+        .forward_tapped(&[&mel], |name, x, packed| {
+            if let Some(theirs) = golden.get(name) {
+                let ours = x.narrow(0, packed.spans()[0].start, rows)?;
+                compare(&format!("{case} {name}"), &values(&ours), &valid(theirs), TOLERANCE);
+                compared += 1;
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(compared >= 2, "{case}");
+    let theirs = by_rows(&golden["encoded"]).narrow(0, 0, rows).unwrap();
+    compare(&format!("{case} encoded"), &values(&encoded), &values(&theirs), TOLERANCE);
+    mel
+}
+
+#[test]
+fn parakeet_golden_transducer() {
+    let mut model = model("tdt");
+    for case in ["a", "b", "short"] {
+        let name = format!("tdt.{case}");
+        let mel = check_encoder(&model, &name);
+        let expected: TransducerCase = SET.json(&name);
+        let golden = SET.tensors(&name);
+        let encoded = model.encoder.forward(&[&mel]).unwrap();
+        for (max_symbols, expected) in [(10, &expected.max_symbols_10), (2, &expected.max_symbols_2)] {
+            let Head::Transducer(transducer) = &mut model.head else { panic!("a transducer") };
+            transducer.max_symbols = max_symbols;
+            if max_symbols == 10 {
+                let ours = transducer.decisions(&encoded);
+                let frames: Vec<u32> = ours.iter().map(|(frame, _)| *frame as u32).collect();
+                assert_eq!(frames, ids(&golden["step_frame"]), "{name}");
+                let logits: Vec<f32> = ours.into_iter().flat_map(|(_, logits)| logits).collect();
+                compare(&format!("{name} logits"), &logits, &values(&golden["step_logits"]), TOLERANCE);
+            }
+            let tokens = model.transcribe(&[&mel]).unwrap().remove(0);
+            let times: Vec<_> = tokens.iter().map(|token| (token.start, token.end - token.start)).collect();
+            let theirs: Vec<_> =
+                expected.frames.iter().copied().zip(expected.durations.iter().copied()).collect();
+            assert_eq!(times, theirs, "{name} {max_symbols}");
+            check_text(&model, tokens, expected, &format!("{name} {max_symbols}"));
+        }
+    }
+}
+
+#[test]
+fn parakeet_golden_ctc() {
+    let model = model("ctc");
+    let mel = check_encoder(&model, "ctc.a");
+    let expected: Case = SET.json("ctc.a");
+    let tokens = model.transcribe(&[&mel]).unwrap().remove(0);
+    check_text(&model, tokens, &expected, "ctc.a");
+}
+
+#[test]
+fn parakeet_golden_batch() {
+    let (model, golden) = (model("tdt"), SET.tensors("tdt.batch"));
+    let mel = |case: &str| model.front_end.frames(&values(&SET.tensors(&format!("tdt.{case}"))["audio"]));
+    let mels = ["a", "b", "short"].map(mel);
+    let encoded = model.encoder.forward(&mels.each_ref()).unwrap();
+    let mut start = 0;
+    for (index, mel) in mels.iter().enumerate() {
+        let ours = encoded.narrow(0, start, mel.rows()).unwrap();
+        start += mel.rows();
+        let theirs = golden["encoded"].get(index).unwrap().t().unwrap().narrow(0, 0, mel.rows()).unwrap();
+        compare(&format!("batch {index}"), &values(&ours), &values(&theirs), TOLERANCE);
+        let alone = model.encoder.forward(&[mel]).unwrap();
+        golden_set::assert_same("alone", &values(&ours), &values(&alone));
+    }
+    let together = model.transcribe(&mels.each_ref()).unwrap();
+    for (mel, together) in mels.iter().zip(together) {
+        assert_eq!(model.transcribe(&[mel]).unwrap(), [together]);
+    }
+}
+
+const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
+
+/// What the model makes of one input.
+fn run(model: &Parakeet, input: ListenInput) -> StepOutput {
+    let prepared = model.prepare(&Input::Listen(input), &LIMITS).unwrap();
+    let mut state = model.start(&prepared);
+    let mut kv = KvPool::new(None, 1, 8, &golden_set::device()).unwrap();
+    let entry = BatchEntry {
+        prepared: &prepared,
+        state: &mut state,
+        start: 0,
+        begins: true,
+        num_tokens: 1,
+        block_table: &[],
+        branch_tables: &[],
+    };
+    model.forward(&mut kv, &mut [entry]).unwrap().remove(0).unwrap()
+}
+
+#[test]
+fn parakeet_golden_recordings_have_words_and_windows_leave_out_what_is_decided() {
+    let model = model("tdt");
+    let samples: Arc<[f32]> = values(&SET.tensors("tdt.b")["audio"]).into();
+    let window = |decided: &str| {
+        let window = izwi_types::LiveWindow { decided: decided.to_owned(), is_thorough: false };
+        let mut input = ListenInput::plain(Arc::clone(&samples));
+        (input.window, input.options) = (Some(window), input.options.with_words().with_logprobs());
+        run(&model, input)
+    };
+    let whole = window("");
+    assert!(whole.finished && !whole.segments.is_empty());
+    let texts: String = whole.segments.iter().map(|segment| segment.text.as_str()).collect();
+    assert_eq!(whole.text, texts);
+    let words: Vec<Word> = whole.segments.iter().flat_map(|segment| segment.words.clone()).collect();
+    assert_eq!(words.iter().map(|word| word.text.as_str()).collect::<String>(), texts);
+    assert!(words.iter().all(|word| word.start_s <= word.end_s && (0.0..=1.0).contains(&word.probability)));
+    let rest = window(&words[..2].iter().map(|word| word.text.as_str()).collect::<String>());
+    assert_eq!(rest.text, words[2..].iter().map(|word| word.text.as_str()).collect::<String>());
+    let silent = run(&model, ListenInput::plain(vec![0.0; 16_000].into()));
+    assert!(silent.finished && silent.text.is_empty());
+}
+
+#[test]
+fn parakeet_golden_eight_bits_are_near_the_reference() {
+    let model = model_in("tdt", Precision::Q8);
+    let golden = SET.tensors("tdt.b");
+    let mel = model.front_end.frames(&values(&golden["audio"]));
+    let ours = values(&model.encoder.forward(&[&mel]).unwrap());
+    let theirs = values(&by_rows(&golden["encoded"]));
+    let power = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x * x)).sum::<f64>();
+    let noise = power(&mut ours.iter().zip(&theirs).map(|(a, b)| a - b));
+    let ratio_db = 10.0 * (power(&mut theirs.iter().copied()) / noise).log10();
+    println!("{ratio_db:.1} dB");
+    assert!(ratio_db > 20.0, "{ratio_db} dB");
+}

@@ -1,0 +1,195 @@
+//! Pieces of text of a checkpoint: `tokenizer.json`, and words made of them. Knows no tensor.
+
+use std::path::Path;
+
+use regex::Regex;
+use tokenizers::Tokenizer;
+
+use izwi_nn::Error;
+
+/// Begins a piece that begins a word.
+const SPACE: char = '\u{2581}';
+/// What an unknown piece is decoded to.
+const UNKNOWN: &str = " \u{2047} ";
+
+/// The pieces by id.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Piece {
+    /// Its bytes, with a space before a word.
+    bytes: Vec<u8>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Unknown,
+    Byte,
+    /// A punctuation mark.
+    Mark,
+    /// A mark of the training format, such as `<|pnc|>`.
+    Special,
+}
+
+/// A token, and the rows of the encoder that it takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Timed {
+    pub(super) token: u32,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Natural logarithm of its probability.
+    pub(super) logprob: f32,
+}
+
+/// A word: some tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TimedWord {
+    /// Its text as decoded by itself.
+    pub(super) text: String,
+    /// Whether white space is before it.
+    pub(super) is_apart: bool,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Sum of the log-probabilities of its tokens, and their number.
+    pub(super) logprob: f32,
+    pub(super) tokens: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// Reads `tokenizer.json` of a checkpoint for a network of `size` tokens.
+    ///
+    /// # Errors
+    /// The file is unreadable or malformed, or a token of the network is missing.
+    pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
+        let path = folder.join("tokenizer.json");
+        let fault = |message: String| Error::File { path: path.display().to_string(), message };
+        let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
+        let names = (0..size as u32).map(|id| {
+            tokenizer
+                .id_to_token(id)
+                .ok_or_else(|| fault(format!("has no token {id} of the network's {size}")))
+        });
+        Self::new(names.collect::<Result<_, _>>()?).map_err(|error| fault(error.to_string()))
+    }
+
+    fn new(names: Vec<String>) -> Result<Self, regex::Error> {
+        let punctuation = Regex::new(r"\p{P}")?;
+        let is_text = |name: &str| {
+            let is_bracketed = |[open, close]: [char; 2]| name.starts_with(open) && name.ends_with(close);
+            !is_bracketed(['<', '>']) && !is_bracketed(['[', ']']) && !name.starts_with("##")
+        };
+        let marks: String = names
+            .iter()
+            .filter(|name| is_text(name) && !name.starts_with(SPACE))
+            .flat_map(|name| punctuation.find_iter(name))
+            .map(|mark| mark.as_str())
+            .collect();
+        let piece = |name: String| {
+            let kind = match byte(&name) {
+                Some(byte) => return Piece { bytes: vec![byte], kind: Kind::Byte },
+                None if name == "<unk>" => Kind::Unknown,
+                None if name.starts_with('<') && name.ends_with('>') && name.len() > 1 => Kind::Special,
+                None if !name.is_empty() && name.chars().count() == 1 && marks.contains(&name) => Kind::Mark,
+                None => Kind::Text,
+            };
+            let bytes = match kind {
+                Kind::Unknown => UNKNOWN.as_bytes().to_vec(),
+                _ => name.replace(SPACE, " ").into_bytes(),
+            };
+            Piece { bytes, kind }
+        };
+        Ok(Self { pieces: names.into_iter().map(piece).collect() })
+    }
+
+    /// Whether a token is none of text.
+    pub(super) fn is_special(&self, token: u32) -> bool {
+        self.pieces.get(token as usize).is_none_or(|piece| piece.kind == Kind::Special)
+    }
+
+    /// The text of tokens, without a space before its first word.
+    pub(super) fn decode(&self, tokens: &[u32]) -> String {
+        let pieces = || tokens.iter().filter_map(|&token| self.pieces.get(token as usize));
+        let bytes: Vec<u8> = pieces().flat_map(|piece| piece.bytes.iter().copied()).collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let begins = pieces().next().is_some_and(|piece| piece.kind != Kind::Unknown);
+        match text.strip_prefix(' ').filter(|_| begins) {
+            Some(text) => text.to_owned(),
+            None => text.into_owned(),
+        }
+    }
+
+    /// Moves punctuation marks to the end of the token before them: they take no time.
+    pub(super) fn settle(&self, tokens: &mut [Timed]) {
+        let mut end = None;
+        for token in tokens {
+            if let Some(before) = end
+                && self.is_mark(token.token)
+            {
+                (token.start, token.end) = (before, before);
+            }
+            end = Some(token.end);
+        }
+    }
+
+    fn is_mark(&self, token: u32) -> bool {
+        self.pieces.get(token as usize).is_some_and(|piece| piece.kind == Kind::Mark)
+    }
+
+    /// Whether a token's piece is not its text by itself.
+    fn begins_word(&self, token: u32) -> bool {
+        self.pieces
+            .get(token as usize)
+            .is_some_and(|piece| piece.kind == Kind::Unknown || piece.bytes.first() == Some(&b' '))
+    }
+
+    /// The words of tokens, in order.
+    pub(super) fn words(&self, tokens: &[Timed]) -> Vec<TimedWord> {
+        let mut words: Vec<TimedWord> = Vec::new();
+        for (index, token) in tokens.iter().enumerate() {
+            let begins = self.begins_word(token.token) && !self.is_mark(token.token);
+            match words.last_mut() {
+                Some(word) if !begins => {
+                    word.tokens.push(token.token);
+                    word.end = token.end;
+                    word.logprob += token.logprob;
+                }
+                _ => words.push(TimedWord {
+                    text: String::new(),
+                    is_apart: index > 0,
+                    start: token.start,
+                    end: token.end,
+                    logprob: token.logprob,
+                    tokens: vec![token.token],
+                }),
+            }
+        }
+        for word in &mut words {
+            word.text = self.decode(&word.tokens);
+        }
+        words
+    }
+}
+
+/// Ends of the segments of words: each after a word that ends a sentence, and at the last word.
+pub(super) fn segments(words: &[TimedWord]) -> Vec<std::ops::Range<usize>> {
+    let mut segments = Vec::new();
+    let mut start = 0;
+    for (index, word) in words.iter().enumerate() {
+        if word.text.ends_with(['.', '?', '!']) || index + 1 == words.len() {
+            segments.push(start..index + 1);
+            start = index + 1;
+        }
+    }
+    segments
+}
+
+/// The byte that a piece `<0xAB>` stands for.
+fn byte(name: &str) -> Option<u8> {
+    let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
+}
