@@ -62,7 +62,7 @@ struct Parakeet {
 #[derive(Debug)]
 enum Head {
     Ctc { output: Linear, blank: usize },
-    Transducer(Transducer),
+    Transducer(Box<Transducer>),
 }
 
 /// A prepared recording.
@@ -184,7 +184,7 @@ impl Parakeet {
 impl Head {
     fn load(from: &mut Checkpoint, config: &Config, precision: Precision) -> Result<Self, Error> {
         if config.head != HeadShape::Ctc {
-            return Ok(Self::Transducer(Transducer::load(from, config, precision)?));
+            return Ok(Self::Transducer(Box::new(Transducer::load(from, config, precision)?)));
         }
         let (width, classes) = (config.encoder.width, config.tokens + 1);
         let part = [("decoder.decoder_layers.0.weight".to_owned(), vec![classes, width, 1])];
