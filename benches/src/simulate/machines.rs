@@ -14,6 +14,8 @@ use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
 };
 
+use crate::disturbance::{Disturbances, Disturbed};
+
 /// Samples a second of all simulated audio: few, since nobody hears them.
 pub(crate) const RATE_HZ: u32 = 1_250;
 /// Seconds of audio in a frame.
@@ -174,6 +176,7 @@ struct Metered {
     encoder_rows: usize,
     is_autoregressive: bool,
     meter: Arc<Meter>,
+    disturbed: Arc<Disturbed>,
 }
 
 impl Metered {
@@ -209,7 +212,7 @@ impl ModelExecutor for Metered {
     }
 
     fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
-        let time = self.inner.simulated_time(plan)?;
+        let time = self.disturbed.step(self.inner.simulated_time(plan)?);
         let (bulk, live) = (self.cost_s(plan, true), self.cost_s(plan, false));
         let bulk = time.mul_f64(bulk / (bulk + live).max(f64::MIN_POSITIVE));
         self.meter.steps.fetch_add(1, Ordering::Relaxed);
@@ -220,10 +223,6 @@ impl ModelExecutor for Metered {
 
     fn release(&mut self, sequences: &[SequenceId]) {
         self.inner.release(sequences);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.inner.is_ready()
     }
 
     fn shutdown(&mut self) {
@@ -274,11 +273,14 @@ pub(crate) struct Setup {
     pub(crate) max_batch: Option<usize>,
     /// Whether the engine decides which live streams it accepts.
     pub(crate) admission: bool,
+    /// What happens to the machine.
+    pub(crate) disturbances: Disturbances,
 }
 
 /// Starts the engines of a machine on one device. Must be called within a tokio runtime whose clock is paused.
 pub(crate) async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
     let (arbiter, meter) = (DeviceArbiter::new(), Arc::new(Meter::default()));
+    let disturbed = Arc::new(Disturbed::new(setup.disturbances, setup.seed));
     let base = EngineCoreConfig {
         max_batch_size: setup.max_batch.unwrap_or(machine.max_batch),
         max_blocks: 8_192,
@@ -296,6 +298,7 @@ pub(crate) async fn start(machine: &Machine, setup: Setup) -> Result<Engines> {
             encoder_rows,
             is_autoregressive,
             meter: Arc::clone(&meter),
+            disturbed: Arc::clone(&disturbed),
         };
         Ok(Engine::with_executor_on(config, Box::new(executor), &arbiter)?)
     };

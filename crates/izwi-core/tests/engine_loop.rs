@@ -196,53 +196,6 @@ async fn a_slow_reader_gets_everything_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panic_fails_the_sequences_of_its_step_and_not_the_engine() {
-    let mut step = 0;
-    let script = Box::new(move |_: &StepPlan| {
-        step += 1;
-        (step == 2).then_some(Fault::Panic)
-    });
-    let engine = engine(SimulatedModel { script: Some(script), ..Default::default() });
-    let error = engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap_err();
-    assert!(matches!(&error, EngineError::Execution(text) if text.contains("made to panic")), "{error}");
-    engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap();
-    assert_eq!(engine.status().state, EngineState::Ready);
-    assert_eq!(engine.kv_cache_stats().used_blocks, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_executor_that_only_panics_ends_the_engine_and_everyone_is_told() {
-    let script = Box::new(|_: &StepPlan| Some(Fault::Panic));
-    let engine = engine(SimulatedModel { script: Some(script), ..Default::default() });
-    for _ in 0..3 {
-        engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap_err();
-    }
-    let error = engine.generate(EngineCoreRequest::tts(TEXT)).await.unwrap_err();
-    assert!(matches!(&error, EngineError::Stopped(reason) if reason.contains("restart")), "{error}");
-    assert!(matches!(engine.status().state, EngineState::Dead(_)));
-    assert!(engine.run().await.is_err() && engine.ready().await.is_err());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_failed_sequence_leaves_its_neighbours_alone() {
-    for (fault, reason) in [
-        (Fault::Sequence as fn(_) -> _, "was made to fail"),
-        (Fault::NonFinite, "samples that are no finite numbers"),
-    ] {
-        let script = Box::new(move |plan: &StepPlan| {
-            let victim = plan.schedule.items().find(|item| item.request_id.as_str() == "victim");
-            victim.map(|item| fault(item.sequence))
-        });
-        let engine = engine(SimulatedModel { script: Some(script), ..Default::default() });
-        let victim = EngineCoreRequest::tts(TEXT).with_id(RequestId::from("victim"));
-        let (failed, fine) =
-            tokio::join!(engine.generate(victim), engine.generate(EngineCoreRequest::tts(TEXT)));
-        assert!(matches!(&failed, Err(EngineError::Execution(why)) if why.contains(reason)), "{failed:?}");
-        assert_eq!(fine.unwrap().stats.finish_reason, FinishReason::Stop);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_waiting_requests_are_turned_away() {
     let config = EngineCoreConfig { max_waiting_requests: 2, ..Default::default() };
     let engine = engine_with(config, SimulatedModel::default());

@@ -166,10 +166,6 @@ impl ModelExecutor for Slowed {
         self.inner.release(sequences);
     }
 
-    fn is_ready(&self) -> bool {
-        self.inner.is_ready()
-    }
-
     fn shutdown(&mut self) {
         self.inner.shutdown();
     }

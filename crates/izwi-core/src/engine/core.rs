@@ -23,19 +23,19 @@ pub(super) use waiters::Waiters;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::EngineError;
-use super::executor::{ExecutorError, ModelExecutor, StepPlan};
+use super::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
 use super::qos::{Event, Outlook, Qos};
 use super::request::workload;
-use super::scheduler::{ScheduleDecision, ScheduledRequest, Scheduler};
+use super::scheduler::{ScheduleDecision, ScheduleResult, ScheduledRequest, Scheduler};
 use super::sequences::{AbortCause, DeliveryEvent, Pushed, Sequences, Watch};
 use super::types::{FinishReason, SequenceId};
 use izwi_types::StepOutput;
 
 /// A step that ends this much later than expected discards the one that was scheduled ahead.
 const MAX_LATE: Duration = Duration::from_millis(5);
-/// Consecutive panics of the executor after which the engine fails.
+/// Consecutive panics in steps of one sequence after which the executor warms up again, and the engine fails if it cannot.
 const MAX_PANICS: u32 = 3;
 /// How often an engine looks whether streams of other engines have made room.
 const RETRY: Duration = Duration::from_millis(50);
@@ -165,6 +165,12 @@ impl EngineCore {
             let current = match in_flight.take() {
                 Some(current) => current,
                 None => {
+                    if self.panics >= MAX_PANICS {
+                        for command in self.initialize(&mut commands).await {
+                            self.handle(command);
+                        }
+                        continue;
+                    }
                     self.take_commands(&mut commands);
                     self.reap_disconnected();
                     match self.launch_step(None) {
@@ -285,14 +291,16 @@ impl EngineCore {
         self.kv.end_step();
         self.status.steps += 1;
         self.metrics.step(&returned.schedule, returned.times.waited, returned.times.executed);
-        self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         match returned.executor {
-            Some(executor) if self.panics < MAX_PANICS && (!returned.panicked || executor.is_ready()) => {
-                self.executor = Some(executor);
-            }
-            _ => self.die("the executor failed repeatedly; restart the service"),
+            Ok(executor) => self.executor = Some(executor),
+            Err(lost) => self.die(&format!("{lost}; restart the service")),
         }
-        if !returned.panicked {
+        if returned.failed && returned.schedule.batch_size() > 1 {
+            self.retry(&returned.schedule, &returned.results);
+            return Vec::new();
+        }
+        self.panics = if returned.panicked { self.panics + 1 } else { 0 };
+        if !returned.failed {
             self.observe(Event::Step(&returned.schedule, returned.times.executed));
         }
         let mut completed = Vec::new();
@@ -316,6 +324,30 @@ impl EngineCore {
             completed.push(CompletedItem { sequence: item.sequence, result, finish });
         }
         completed
+    }
+
+    /// Starts the sequences of a failed step again, each half apart from the other: in the end the one that makes steps fail
+    /// is alone in its step.
+    fn retry(&mut self, schedule: &ScheduleResult, results: &[ItemResult]) {
+        let error = results.iter().find_map(|result| result.as_ref().err());
+        let reason = error.map_or("", |error| error.0.as_str());
+        tracing::error!(sequences = results.len(), reason, "a step failed; its sequences start again");
+        let items = schedule.items().map(|item| item.sequence);
+        let mut rest: Vec<SequenceId> =
+            items.filter(|sequence| self.sequences.is_queued(*sequence)).collect();
+        let second = rest.split_off(rest.len().div_ceil(2));
+        for half in [rest, second] {
+            self.scheduler.isolate(&half);
+            for sequence in half {
+                let max_tokens = self.sequences.max_tokens(sequence);
+                let work = self.sequences.restart(sequence);
+                // It was accepted with this work before.
+                let work = work.and_then(|work| workload(&self.config, &work, max_tokens).ok());
+                let Some((work, prompt_tokens)) = work else { continue };
+                self.sequences.set_prompt_tokens(sequence, prompt_tokens);
+                self.scheduler.next_pass(sequence, work, &mut self.kv);
+            }
+        }
     }
 
     /// Records a computed item. Returns its output and, if the sequence ended, the reason.
@@ -357,7 +389,11 @@ impl EngineCore {
                 Ok(output) => {
                     self.observe(Event::Output(sequence));
                     match self.sequences.push(sequence, output, &self.metrics) {
-                        Pushed::Open => {}
+                        Pushed::Open { is_new } => {
+                            if is_new {
+                                self.scheduler.rejoin(sequence);
+                            }
+                        }
                         Pushed::Blocked => {
                             self.scheduler.set_paused(sequence, true);
                             self.observe(Event::Paused(sequence));

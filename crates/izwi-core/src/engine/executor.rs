@@ -140,8 +140,8 @@ pub trait ModelExecutor: Send {
     /// The preparer of this executor's model.
     fn preparer(&self) -> Arc<dyn RequestPreparer>;
 
-    /// Runs the next step of the warm-up, which runs every kernel once. Called before the first step, until it returns
-    /// `None`; otherwise it returns the work of the step.
+    /// Runs the next step of the warm-up, which runs every kernel once. Called before the first step, and after repeated
+    /// panics, until it returns `None`; otherwise it returns the work of the step. No sequence has KV blocks then.
     ///
     /// # Errors
     /// The model cannot run.
@@ -161,9 +161,6 @@ pub trait ModelExecutor: Send {
 
     /// Drops the state of sequences that will not appear again. Called between steps.
     fn release(&mut self, sequences: &[SequenceId]);
-
-    /// Whether it can run further steps; queried after a panic.
-    fn is_ready(&self) -> bool;
 
     /// Frees all resources. No method is called afterwards.
     fn shutdown(&mut self);

@@ -331,6 +331,15 @@ impl KVCacheManager {
         table.registered = table.registered.min(first);
     }
 
+    /// Removes all hashes. No sequence has blocks.
+    pub fn forget_all(&mut self) {
+        self.by_hash.clear();
+        for block in std::mem::take(&mut self.evictable).into_values() {
+            self.blocks[block as usize].hash = None;
+            self.free.push(block);
+        }
+    }
+
     /// Frees a sequence's blocks, at the end of the in-flight step if it is part of one.
     pub fn free(&mut self, sequence: SequenceId) {
         if self.in_flight.contains(&sequence) {

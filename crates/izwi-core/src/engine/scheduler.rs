@@ -9,7 +9,7 @@ mod policy;
 mod sequence;
 mod timed;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ use sequence::{Progress, Sequence};
 
 /// A stream with less audio than this ahead of playback is due.
 const DUE_SOON_US: u64 = 500_000;
+/// So long after a failed step every new sequence is alone in its steps until it has output.
+const CAREFUL_US: u64 = 600_000_000;
 /// A sequence that has been held for longer gives its blocks to admissions.
 const IDLE_US: u64 = 2_000_000;
 
@@ -222,6 +224,11 @@ pub struct Scheduler {
     decode_waited: bool,
     /// The longest time of bulk work for which the last step had no time, in microseconds.
     bulk_left_us: u64,
+    /// Sequences whose steps contain only those of their group; the others are group 0.
+    groups: BTreeMap<SequenceId, u64>,
+    last_group: u64,
+    /// Until when new sequences get groups of their own.
+    careful_until_us: u64,
     now_us: u64,
     /// What limits the time of the next decisions; `None` if nothing does.
     limits: Option<StepLimits>,
@@ -241,6 +248,9 @@ impl Scheduler {
             version: 0,
             decode_waited: false,
             bulk_left_us: 0,
+            groups: BTreeMap::new(),
+            last_group: 0,
+            careful_until_us: 0,
             now_us: 0,
             limits: None,
         }
@@ -256,6 +266,9 @@ impl Scheduler {
         self.version += 1;
         self.arrivals += 1;
         self.waiting.insert(new.id);
+        if self.now_us < self.careful_until_us {
+            self.group(&[new.id]);
+        }
         self.sequences.insert(new.id, Sequence::new(new, self.arrivals));
     }
 
@@ -263,6 +276,7 @@ impl Scheduler {
     pub fn finish_request(&mut self, id: SequenceId, kv: &mut KVCacheManager) -> bool {
         self.waiting.remove(&id);
         self.running.remove(&id);
+        self.groups.remove(&id);
         let Some(sequence) = self.sequences.remove(&id) else { return false };
         if sequence.started {
             self.state_bytes -= sequence.state_bytes;
@@ -282,6 +296,60 @@ impl Scheduler {
             self.running.remove(&id);
             self.waiting.insert(id);
             self.version += 1;
+        }
+    }
+
+    /// Keeps the sequences of a failed step in steps of their own until each has rejoined the others.
+    pub fn isolate(&mut self, sequences: &[SequenceId]) {
+        self.careful_until_us = self.now_us + CAREFUL_US;
+        self.group(sequences);
+    }
+
+    fn group(&mut self, sequences: &[SequenceId]) {
+        self.version += 1;
+        self.last_group += 1;
+        self.groups.extend(sequences.iter().map(|sequence| (*sequence, self.last_group)));
+    }
+
+    /// Returns a sequence to the steps of the others.
+    pub fn rejoin(&mut self, id: SequenceId) {
+        self.version += u64::from(self.groups.remove(&id).is_some());
+    }
+
+    fn group_of(&self, id: SequenceId) -> u64 {
+        self.groups.get(&id).copied().unwrap_or(0)
+    }
+
+    /// The groups that have work, the one that has waited longest first.
+    fn groups(&self) -> Vec<u64> {
+        if self.groups.is_empty() {
+            return vec![0];
+        }
+        let mut last_steps: BTreeMap<u64, u64> = BTreeMap::new();
+        for sequence in self.sequences.values() {
+            let last = last_steps.entry(self.group_of(sequence.id)).or_default();
+            *last = (*last).max(sequence.last_scheduled);
+        }
+        let mut groups: Vec<u64> = last_steps.keys().copied().collect();
+        groups.sort_by_key(|group| last_steps[group]);
+        groups
+    }
+
+    /// Preempts all sequences and forgets what is cached: something else writes to the blocks.
+    pub fn preempt_all(&mut self, kv: &mut KVCacheManager) {
+        for id in std::mem::take(&mut self.running) {
+            self.preempt(id, kv);
+        }
+        self.version += 1;
+        kv.forget_all();
+    }
+
+    fn preempt(&mut self, id: SequenceId, kv: &mut KVCacheManager) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.preempt();
+            kv.free(id);
+            self.running.remove(&id);
+            self.waiting.insert(id);
         }
     }
 
@@ -425,13 +493,8 @@ impl Scheduler {
         self.bulk_left_us = decision.bulk_left_us;
         let mut result = ScheduleResult { pays_all: decision.pays_all, ..ScheduleResult::default() };
         for id in decision.preempt {
-            if let Some(sequence) = self.sequences.get_mut(&id) {
-                sequence.preempt();
-                kv.free(id);
-                self.running.remove(&id);
-                self.waiting.insert(id);
-                result.preempted_requests.push(id);
-            }
+            self.preempt(id, kv);
+            result.preempted_requests.push(id);
         }
         let admissions = decision.prefill.iter().chain(&decision.decode);
         for item in admissions {

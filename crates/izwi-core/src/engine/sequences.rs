@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
-use izwi_types::{Prepared, StepOutput, Task};
+use izwi_types::{Prepared, StepOutput, Task, Work};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::events::Permits;
 pub(super) use self::events::{DeliveryEvent, Watch};
-use self::session::Session;
+use self::session::{Content, Session};
 use self::text::OpenText;
 use super::error::{EngineError, Result};
 use super::executor::NewSequenceData;
@@ -90,8 +90,8 @@ impl AbortCause {
 /// Result of pushing output to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// Delivered or collected.
-    Open,
+    /// Delivered or collected; `is_new` if the output brings what the client does not have.
+    Open { is_new: bool },
     /// The client's channel is full: pause the sequence.
     Blocked,
     /// The client disconnected: abort the request.
@@ -108,10 +108,8 @@ struct Sequence {
 
 /// Where a sequence is: in the queues, or past them.
 enum QueueState {
-    /// In the queues; no plan has contained it.
-    New(Prepared),
-    /// In the queues; the executor holds its state.
-    Planned,
+    /// In the queues; the executor holds its state if a plan has contained it.
+    Queued { prepared: Prepared, is_planned: bool },
     /// It has left the queues. Delivery may continue.
     Left,
 }
@@ -145,7 +143,8 @@ impl Sequences {
         let id = SequenceId(self.last_id);
         let text = info.text_input.take().map(OpenText::new);
         let session = Session::new(info, client, live);
-        self.by_id.insert(id, Sequence { queue_state: QueueState::New(prepared), text, session });
+        let queue_state = QueueState::Queued { prepared, is_planned: false };
+        self.by_id.insert(id, Sequence { queue_state, text, session });
         (id, work)
     }
 
@@ -168,7 +167,17 @@ impl Sequences {
     pub(super) fn leave(&mut self, sequence: SequenceId) -> bool {
         let Some(sequence) = self.by_id.get_mut(&sequence) else { return false };
         sequence.text = None;
-        matches!(std::mem::replace(&mut sequence.queue_state, QueueState::Left), QueueState::Planned)
+        let state = std::mem::replace(&mut sequence.queue_state, QueueState::Left);
+        matches!(state, QueueState::Queued { is_planned: true, .. })
+    }
+
+    /// A sequence starts again, since its step failed: its client gets nothing twice. Returns the work of it.
+    pub(super) fn restart(&mut self, sequence: SequenceId) -> Option<Work> {
+        let Sequence { queue_state, session, .. } = self.by_id.get_mut(&sequence)?;
+        let QueueState::Queued { prepared, is_planned } = queue_state else { return None };
+        *is_planned = false;
+        session.restart();
+        Some(prepared.work.clone())
     }
 
     /// A plan contains a sequence. Returns what the executor must know of one that no plan has contained yet.
@@ -182,18 +191,21 @@ impl Sequences {
             session.first_scheduled_at = Some(Instant::now());
             metrics.first_scheduled(session.client.accepted_at.elapsed());
         }
-        if !matches!(queue_state, QueueState::New(_)) {
-            return None;
-        }
-        match std::mem::replace(queue_state, QueueState::Planned) {
-            QueueState::New(prepared) => Some(NewSequenceData { sequence, prepared }),
-            QueueState::Planned | QueueState::Left => None,
-        }
+        let QueueState::Queued { prepared, is_planned } = queue_state else { return None };
+        let is_new = !std::mem::replace(is_planned, true);
+        is_new.then(|| NewSequenceData { sequence, prepared: prepared.clone() })
     }
 
     /// The most tokens of a pass.
     pub(super) fn max_tokens(&self, sequence: SequenceId) -> usize {
         self.session(sequence).map_or(usize::MAX, |session| session.request.max_tokens)
+    }
+
+    /// Sets the tokens of the prompt of its first pass.
+    pub(super) fn set_prompt_tokens(&mut self, sequence: SequenceId, tokens: usize) {
+        if let Some(session) = self.session_mut(sequence) {
+            session.request.prompt_tokens = tokens;
+        }
     }
 
     /// Adds the prompt of another pass.
@@ -217,8 +229,14 @@ impl Sequences {
     ) -> Pushed {
         let sample_rate = self.sample_rate;
         let Some(session) = self.session_mut(sequence) else { return Pushed::Disconnected };
-        session.push(output, sample_rate, metrics);
-        self.send(sequence, metrics)
+        let content = session.count(&output);
+        if content != Content::Again {
+            session.push(output, sample_rate, metrics);
+        }
+        match self.send(sequence, metrics) {
+            Pushed::Open { .. } => Pushed::Open { is_new: content == Content::New },
+            other => other,
+        }
     }
 
     /// Makes the rest of a result and its statistics. Returns the result of [`Delivery::Step`].
@@ -386,11 +404,15 @@ impl Sequences {
         let Self { sample_rate, by_id, permits, .. } = self;
         let Some(Sequence { session, .. }) = by_id.get_mut(&sequence) else { return Pushed::Disconnected };
         let Delivery::Stream(channel) = &session.client.delivery else {
-            return if session.is_disconnected() { Pushed::Disconnected } else { Pushed::Open };
+            return if session.is_disconnected() {
+                Pushed::Disconnected
+            } else {
+                Pushed::Open { is_new: true }
+            };
         };
         let channel = channel.clone();
         if session.holds_back() {
-            return Pushed::Open;
+            return Pushed::Open { is_new: true };
         }
         while session.blocked_since.is_none()
             && let Some((chunk, made_at)) = session.pending.pop_front()
@@ -417,6 +439,6 @@ impl Sequences {
         if session.ended {
             by_id.remove(&sequence);
         }
-        Pushed::Open
+        Pushed::Open { is_new: true }
     }
 }

@@ -68,13 +68,15 @@ impl Command {
 }
 
 impl EngineCore {
-    /// Warms up the executor. Returns the commands that arrived meanwhile.
+    /// Warms up the executor, again if it has panicked repeatedly. Returns the commands that arrived meanwhile.
     pub(super) async fn initialize(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Vec<Command> {
         let mut buffered = Vec::new();
         let Some(executor) = self.executor.take() else { return buffered };
+        // It writes to the KV pool.
+        self.scheduler.preempt_all(&mut self.kv);
         let mut warm_up = tokio::spawn(in_flight::warm_up(executor, self.qos.device()));
         let joined = loop {
             tokio::select! {
@@ -83,18 +85,26 @@ impl EngineCore {
                 Some(command) = commands.recv() => buffered.push(command),
             }
         };
-        match joined.and_then(|joined| joined) {
+        match joined.map_err(|lost| lost.to_string()).and_then(|joined| joined) {
             Ok((executor, Ok(steps))) => {
                 self.executor = Some(executor);
-                self.status.state = EngineState::Ready;
-                self.sequences.set_ready();
+                self.panics = 0;
+                if self.status.state == EngineState::Starting {
+                    self.status.state = EngineState::Ready;
+                    self.sequences.set_ready();
+                }
                 // The first step also loads what is loaded once.
                 for (shape, duration) in steps.into_iter().skip(1) {
                     self.observe(Event::WarmedUp(shape, duration));
                 }
             }
+            Ok((_, Err(error))) if self.panics > 0 => {
+                self.die(&format!(
+                    "the executor failed repeatedly, at last with: {error}; restart the service"
+                ));
+            }
             Ok((_, Err(error))) => self.die(&format!("the model cannot run: {error}")),
-            Err(lost) => self.die(&format!("the warm-up thread was lost: {lost}")),
+            Err(lost) => self.die(&format!("the warm-up was lost: {lost}")),
         }
         self.publish();
         buffered

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use crate::engine::qos::arbiter::{Member, TurnRequest};
@@ -16,6 +16,9 @@ use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
 use izwi_types::StepOutput;
+
+/// The least time after which a step hangs, and how many times as long as expected it takes at least then.
+const MAX_STEP: (Duration, u32) = (Duration::from_secs(300), 8);
 
 /// A step being executed.
 pub(super) struct InFlightStep {
@@ -25,8 +28,8 @@ pub(super) struct InFlightStep {
     handle: JoinHandle<(Executed, StepTimes)>,
 }
 
-/// The executor and what came of its step, or that its thread was lost.
-pub(super) type Executed = std::result::Result<(Box<dyn ModelExecutor>, Outcome), JoinError>;
+/// The executor and what came of its step, or why its thread was lost.
+pub(super) type Executed = std::result::Result<(Box<dyn ModelExecutor>, Outcome), String>;
 
 /// Where the time of a step went.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,10 +55,12 @@ pub(super) struct Returned {
     pub(super) late: Duration,
     pub(super) schedule: Arc<ScheduleResult>,
     pub(super) times: StepTimes,
-    /// `None` if its thread was lost.
-    pub(super) executor: Option<Box<dyn ModelExecutor>>,
+    /// Why there is none, if its thread was lost.
+    pub(super) executor: std::result::Result<Box<dyn ModelExecutor>, String>,
     /// One result per item of the schedule.
     pub(super) results: Vec<ItemResult>,
+    /// Whether the step failed, not single items of it: one of them may be the reason.
+    pub(super) failed: bool,
     pub(super) panicked: bool,
 }
 
@@ -79,7 +84,10 @@ impl InFlightStep {
             let ready_at = Instant::now();
             let turn = device.turn(request).await;
             let started_at = Instant::now();
-            let executed = execute(executor, plan).await;
+            let limit = MAX_STEP.0.max(predicted * MAX_STEP.1);
+            // A thread that hangs cannot be stopped. The other engines of the device go on.
+            let executed =
+                timeout(limit, execute(executor, plan)).await.unwrap_or_else(|_| Err(hangs(limit)));
             let times = StepTimes { waited: started_at - ready_at, executed: started_at.elapsed() };
             drop(turn);
             (executed, times)
@@ -96,27 +104,28 @@ impl InFlightStep {
     pub(super) fn returned(self, joined: Joined) -> Returned {
         let expected = self.schedule.batch_size();
         let fail = |message: String| vec![Err(ExecutorError(message)); expected];
-        let (joined, times) = joined.unwrap_or_else(|lost| (Err(lost), StepTimes::default()));
-        let (executor, results, panicked) = match joined {
+        let (joined, times) = joined.unwrap_or_else(|lost| (Err(lost.to_string()), StepTimes::default()));
+        let panicked = matches!(joined, Ok((_, Outcome::Panicked(_))));
+        let (executor, results, failed) = match joined {
             Ok((executor, Outcome::Results(results))) if results.len() == expected => {
-                (Some(executor), results, false)
+                (Ok(executor), results, false)
             }
             Ok((executor, Outcome::Results(results))) => {
                 let message = format!("executor returned {} of {expected} results", results.len());
-                (Some(executor), fail(message), false)
+                (Ok(executor), fail(message), false)
             }
-            Ok((executor, Outcome::Failed(error))) => (Some(executor), fail(error.0), false),
+            Ok((executor, Outcome::Failed(error))) => (Ok(executor), fail(error.0), true),
             Ok((executor, Outcome::Panicked(text))) => {
-                (Some(executor), fail(format!("executor panicked: {text}")), true)
+                (Ok(executor), fail(format!("executor panicked: {text}")), true)
             }
-            Err(lost) => (None, fail(format!("executor thread was lost: {lost}")), true),
+            Err(lost) => (Err(lost.clone()), fail(format!("executor thread was lost: {lost}")), false),
         };
         // Nothing was expected of the first steps.
         let late = match self.predicted.is_zero() {
             true => times.waited,
             false => (times.waited + times.executed).saturating_sub(self.predicted),
         };
-        Returned { late, schedule: self.schedule, times, executor, results, panicked }
+        Returned { late, schedule: self.schedule, times, executor, results, failed, panicked }
     }
 }
 
@@ -127,7 +136,11 @@ async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Execut
         tokio::time::sleep(time).await;
         return Ok(done);
     }
-    tokio::task::spawn_blocking(move || run(executor, &plan)).await
+    tokio::task::spawn_blocking(move || run(executor, &plan)).await.map_err(|lost| lost.to_string())
+}
+
+fn hangs(limit: Duration) -> String {
+    format!("a step did not end within {} s", limit.as_secs())
 }
 
 fn run(mut executor: Box<dyn ModelExecutor>, plan: &StepPlan) -> (Box<dyn ModelExecutor>, Outcome) {
@@ -157,7 +170,7 @@ type WarmUp = (Box<dyn ModelExecutor>, std::result::Result<Vec<(StepShape, Durat
 pub(super) async fn warm_up(
     mut executor: Box<dyn ModelExecutor>,
     device: Arc<Member>,
-) -> std::result::Result<WarmUp, JoinError> {
+) -> std::result::Result<WarmUp, String> {
     let (mut steps, mut predicted) = (Vec::new(), Duration::ZERO);
     loop {
         let turn = device.turn(TurnRequest { predicted, is_checked: true, ..TurnRequest::default() }).await;
@@ -167,7 +180,8 @@ pub(super) async fn warm_up(
             let result = run.unwrap_or_else(|panic| Err(ExecutorError(panic_text(&*panic))));
             (executor, result)
         });
-        let (returned, result) = step.await?;
+        let ended = timeout(MAX_STEP.0, step).await.map_err(|_| hangs(MAX_STEP.0))?;
+        let (returned, result) = ended.map_err(|lost| lost.to_string())?;
         executor = returned;
         match result {
             Ok(Some(shape)) => {

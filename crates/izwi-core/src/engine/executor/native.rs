@@ -103,7 +103,7 @@ impl NativeExecutor {
         self.sequences.insert(new.sequence, Running { prepared, state });
     }
 
-    /// Runs the next step of the warm-up. No sequence runs yet: it uses the pool's first blocks.
+    /// Runs the next step of the warm-up. No sequence has blocks: it uses the pool's first.
     fn warm_up(&mut self) -> std::result::Result<Option<StepShape>, ExecutorError> {
         let blocks = self.geometry.blocks_for(warm_up::POSITIONS).min(self.geometry.num_blocks);
         let block_table: Vec<u32> = (0..blocks as u32).collect();
@@ -184,10 +184,6 @@ impl ModelExecutor for NativeExecutor {
         for sequence in sequences {
             self.sequences.remove(sequence);
         }
-    }
-
-    fn is_ready(&self) -> bool {
-        true
     }
 
     fn shutdown(&mut self) {

@@ -121,10 +121,6 @@ mod tests {
             self.0.release(sequences);
         }
 
-        fn is_ready(&self) -> bool {
-            self.0.is_ready()
-        }
-
         fn shutdown(&mut self) {
             self.0.shutdown();
         }

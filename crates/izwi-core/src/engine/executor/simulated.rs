@@ -210,6 +210,8 @@ pub struct SimulatedExecutor {
     sequences: HashMap<SequenceId, Running>,
     /// Steps so far.
     steps: u64,
+    /// Whether it has executed a plan.
+    has_run: bool,
 }
 
 impl std::fmt::Debug for SimulatedExecutor {
@@ -265,6 +267,16 @@ fn rows(encoders: &[EncoderWork]) -> usize {
     encoders.iter().map(|encoder| encoder.tokens).sum()
 }
 
+/// Fails if the fault is of a whole step.
+fn fail(fault: Option<Fault>) -> Result<(), ExecutorError> {
+    match fault {
+        Some(Fault::Step) => Err(ExecutorError("the step was made to fail".to_owned())),
+        #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
+        Some(Fault::Panic) => panic!("the executor was made to panic"),
+        Some(Fault::Sequence(_) | Fault::NonFinite(_)) | None => Ok(()),
+    }
+}
+
 impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
@@ -304,7 +316,7 @@ impl SimulatedExecutor {
             part_times: PartTimes::default(),
         });
         let pool = vec![0; geometry.capacity()];
-        Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0 }
+        Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0, has_run: false }
     }
 
     /// The work of a plan. Sequences that the plan begins are not in the executor yet.
@@ -484,6 +496,8 @@ impl ModelExecutor for SimulatedExecutor {
 
     fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
         std::thread::sleep(self.model.warm_up_time);
+        let again = self.model.script.as_mut().filter(|_| self.has_run);
+        fail(again.and_then(|script| script(&StepPlan::default())))?;
         let warm_up = self.model.cost.as_ref().filter(|_| self.steps < WARM_UP_STEPS);
         Ok(warm_up.map(|_| match (self.steps, self.model.autoregressive) {
             // The engine does not learn from the first step.
@@ -540,12 +554,8 @@ impl ModelExecutor for SimulatedExecutor {
         if !self.model.step_time.is_zero() {
             std::thread::sleep(self.model.step_time);
         }
-        match fault {
-            Some(Fault::Step) => return Err(ExecutorError("the step was made to fail".to_owned())),
-            #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
-            Some(Fault::Panic) => panic!("the executor was made to panic"),
-            Some(Fault::Sequence(_) | Fault::NonFinite(_)) | None => {}
-        }
+        self.has_run = true;
+        fail(fault)?;
         for copy in &plan.schedule.block_copies {
             let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
             self.pool.copy_within(from..from + self.geometry.block_size, to);
@@ -576,10 +586,6 @@ impl ModelExecutor for SimulatedExecutor {
         for sequence in sequences {
             self.sequences.remove(sequence);
         }
-    }
-
-    fn is_ready(&self) -> bool {
-        true
     }
 
     fn shutdown(&mut self) {

@@ -252,7 +252,7 @@ impl RemoteCore {
             }
             Arrival::Part(Some(Ok(part)), output) => {
                 match self.sequences.push(sequence, *part, &self.metrics) {
-                    Pushed::Open => self.await_part(sequence, output),
+                    Pushed::Open { .. } => self.await_part(sequence, output),
                     Pushed::Blocked => {
                         open.is_paused = true;
                         open.held = Some(output);

@@ -29,7 +29,20 @@ pub(super) fn decide(
     kv: &KVCacheManager,
     in_flight: Option<&ScheduleResult>,
 ) -> ScheduleDecision {
-    let mut round = Round::new(scheduler, kv, in_flight);
+    let groups = scheduler.groups();
+    let mut decisions = groups.iter().map(|&group| decide_for(group, scheduler, kv, in_flight));
+    let none = || ScheduleDecision { version: scheduler.version, ..Default::default() };
+    decisions.find(|decision| !decision.is_empty()).unwrap_or_else(none)
+}
+
+/// Decides a step of the sequences of `group`.
+fn decide_for(
+    group: u64,
+    scheduler: &Scheduler,
+    kv: &KVCacheManager,
+    in_flight: Option<&ScheduleResult>,
+) -> ScheduleDecision {
+    let mut round = Round::new(group, scheduler, kv, in_flight);
     round.reserve_running();
     if round.fill_in_time(in_flight) {
         return round.decision;
@@ -48,6 +61,7 @@ pub(super) fn decide(
 
 /// One computation of a decision.
 pub(super) struct Round<'a> {
+    group: u64,
     pub(super) scheduler: &'a Scheduler,
     pub(super) kv: &'a KVCacheManager,
     /// Running sequences as they are after the in-flight step, in order of rank.
@@ -93,7 +107,12 @@ pub(super) struct Grant {
 }
 
 impl<'a> Round<'a> {
-    fn new(scheduler: &'a Scheduler, kv: &'a KVCacheManager, in_flight: Option<&ScheduleResult>) -> Self {
+    fn new(
+        group: u64,
+        scheduler: &'a Scheduler,
+        kv: &'a KVCacheManager,
+        in_flight: Option<&ScheduleResult>,
+    ) -> Self {
         let in_flight_tokens: HashMap<SequenceId, usize> = in_flight
             .map(|step| step.items().map(|item| (item.sequence, item.num_tokens)).collect())
             .unwrap_or_default();
@@ -109,6 +128,7 @@ impl<'a> Round<'a> {
             .collect();
         running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence, scheduler.now_us));
         Self {
+            group,
             scheduler,
             kv,
             running,
@@ -163,7 +183,9 @@ impl<'a> Round<'a> {
             }
             if new_blocks <= self.free && !preempted.contains(&id) {
                 self.free -= new_blocks;
-                self.granted.insert(id, Grant { demand, tokens, new_blocks, branches });
+                if self.scheduler.group_of(id) == self.group {
+                    self.granted.insert(id, Grant { demand, tokens, new_blocks, branches });
+                }
             }
         }
         self.running.retain(|sequence| !preempted.contains(&sequence.id));
@@ -272,7 +294,8 @@ impl<'a> Round<'a> {
         if !self.decision.preempt.is_empty() {
             return;
         }
-        let mut waiting: Vec<&Sequence> = self.waiting().filter(|sequence| !sequence.is_held()).collect();
+        let joins = |s: &&Sequence| !s.is_held() && self.scheduler.group_of(s.id) == self.group;
+        let mut waiting: Vec<&Sequence> = self.waiting().filter(joins).collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
         let mut admitted = 0;
         let mut states_are_full = false;

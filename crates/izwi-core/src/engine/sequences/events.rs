@@ -95,7 +95,7 @@ impl Sequences {
             session.blocked_total += since.elapsed();
         }
         match self.send(sequence, metrics) {
-            Pushed::Open => Some(DeliveryEvent::CaughtUp(sequence)),
+            Pushed::Open { .. } => Some(DeliveryEvent::CaughtUp(sequence)),
             Pushed::Disconnected => Some(DeliveryEvent::Disconnected(sequence)),
             Pushed::Blocked => None,
         }

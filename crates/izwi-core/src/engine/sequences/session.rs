@@ -53,8 +53,20 @@ pub(super) struct Session {
     last_chunk_at: Option<Instant>,
     pub(super) playback: PlaybackClock,
     pub(super) generated_tokens: usize,
+    /// Outputs so far, and how many of them come again.
+    outputs: usize,
+    repeats: usize,
     /// Whether its last chunk or its result is made; delivery may continue.
     pub(super) ended: bool,
+}
+
+/// The content of an output of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    Nothing,
+    New,
+    /// It came before the sequence started again.
+    Again,
 }
 
 impl Session {
@@ -87,8 +99,29 @@ impl Session {
             last_chunk_at: None,
             playback: PlaybackClock::default(),
             generated_tokens: 0,
+            outputs: 0,
+            repeats: 0,
             ended: false,
         }
+    }
+
+    /// Its outputs come again from the first on.
+    pub(super) fn restart(&mut self) {
+        self.repeats = self.outputs;
+    }
+
+    /// What an output of a step is to its client. Counts it.
+    pub(super) fn count(&mut self, output: &StepOutput) -> Content {
+        let StepOutput { samples, text, segments, emission, .. } = output;
+        if samples.is_empty() && text.is_empty() && segments.is_empty() && emission.is_none() {
+            return Content::Nothing;
+        }
+        if let Some(repeats) = self.repeats.checked_sub(1) {
+            self.repeats = repeats;
+            return Content::Again;
+        }
+        self.outputs += 1;
+        Content::New
     }
 
     pub(super) fn is_disconnected(&self) -> bool {
