@@ -4,6 +4,7 @@
 //! what the promises of `docs/performance.md` say. The same seed gives the same result.
 
 mod client;
+mod disturbance;
 mod fleet;
 mod load;
 mod machines;
@@ -39,6 +40,8 @@ struct Args {
     /// The largest relative deviation of a step's time.
     #[arg(long, default_value_t = 0.3)]
     noise: f64,
+    #[command(flatten)]
+    disturbances: disturbance::Disturbances,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::Args;
+use crate::disturbance::Disturbances;
 use crate::tally::{Row, Tally, quantile};
 
 /// Load from which a machine counts as saturated with live streams.
@@ -19,6 +20,8 @@ pub(crate) struct Report {
     pub(crate) minutes: f64,
     /// The largest relative deviation of a step's time.
     pub(crate) noise: f64,
+    /// What happened to the machines.
+    pub(crate) disturbances: Disturbances,
     /// Steps of the rows and of the search for the best fixed batch.
     pub(crate) steps: u64,
     /// Live streams accepted.
@@ -78,6 +81,7 @@ impl Report {
             seed: args.seed,
             minutes: rows.iter().map(|row| row.minutes).sum(),
             noise: args.noise,
+            disturbances: args.disturbances,
             steps: rows.iter().map(|row| row.steps).sum::<u64>() + searched,
             accepted: all.accepted,
             refused: all.refused,

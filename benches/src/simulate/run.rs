@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::client::{self, World};
+use crate::disturbance::Disturbances;
 use crate::load::{self, Offered};
 use crate::machines::{self, Machine, Setup};
 use crate::report::{Goodput, Report};
@@ -38,6 +39,7 @@ struct Run<'a> {
     mixed: bool,
     /// Live streams at once without admission; `None` for the engine's own admission.
     fixed: Option<usize>,
+    disturbances: Disturbances,
 }
 
 /// What a run gave.
@@ -64,6 +66,7 @@ impl Run<'_> {
             seed: self.seed,
             max_batch: self.fixed.map(|streams| streams.min(self.machine.max_batch)),
             admission: self.fixed.is_none(),
+            disturbances: self.disturbances,
         };
         let engines = machines::start(self.machine, setup).await?;
         let start = Instant::now();
@@ -120,7 +123,8 @@ pub(crate) fn simulate(args: &Args) -> Result<Report> {
         for &load in &args.load {
             let minutes = args.minutes * machine.weight / weights / args.load.len() as f64;
             let seed = args.seed.wrapping_mul(1_000_003).wrapping_add(runs.len() as u64);
-            runs.push(Run { machine, load, minutes, seed, mixed: args.mix == Mix::Mixed, fixed: None });
+            let (mixed, disturbances) = (args.mix == Mix::Mixed, args.disturbances);
+            runs.push(Run { machine, load, minutes, seed, mixed, fixed: None, disturbances });
         }
     }
     let rows = runs.par_iter().map(Run::row).collect::<Result<Vec<_>>>()?;
@@ -133,7 +137,8 @@ pub(crate) fn simulate(args: &Args) -> Result<Report> {
 /// Finds the best fixed number of live streams of a machine, and compares admission with it on the same clients.
 fn search(args: &Args, machine: &Machine) -> Result<(Goodput, u64)> {
     let minutes = (args.minutes * SEARCH_SHARE).max(2.0);
-    let admission = Run { machine, load: SATURATED, minutes, seed: args.seed, mixed: false, fixed: None };
+    let (seed, disturbances) = (args.seed, args.disturbances);
+    let admission = Run { machine, load: SATURATED, minutes, seed, mixed: false, fixed: None, disturbances };
     let most = (1.3 * machine.capacity()).ceil() as usize + 1;
     let least = (0.4 * machine.capacity()).max(1.0) as usize;
     let step = ((most - least) / TRIES).max(1);

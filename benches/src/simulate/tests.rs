@@ -14,6 +14,7 @@ fn args(minutes: f64, seed: u64) -> Args {
         mix: Mix::Mixed,
         machines,
         noise: 0.3,
+        disturbances: disturbance::Disturbances { slow: 1.0, drift: 1.0, pause_ms: 0 },
         json: false,
     }
 }
