@@ -10,6 +10,7 @@
 //! | may a stream start, and what is its listener told? | `admission` |
 //! | what may a step take alongside the streams that play? | `budget` |
 //! | which engine has the device? | `arbiter` |
+//! | how long does something else hold it up? | `pauses` |
 //! | what has a listener heard? | `playback` |
 //! | what is known about the streams of an engine? | `live`, `situation`, `audio_rate` |
 
@@ -19,6 +20,7 @@ mod audio_rate;
 pub mod budget;
 pub mod cost;
 mod live;
+mod pauses;
 pub mod playback;
 mod situation;
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::pauses::Pauses;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -176,11 +177,15 @@ struct State {
     /// Seconds owed to bulk work, as of `accrued_at`.
     credit_s: f64,
     accrued_at: Option<Instant>,
+    pauses: Pauses,
+    /// The longest of them.
+    reserve: Duration,
 }
 
 impl State {
     /// Adds what bulk work earned since the last call. While there is none, what it was owed is soon forgotten.
     fn accrue(&mut self, now: Instant) {
+        self.reserve = self.pauses.longest(now);
         // Those that gave up are owed nothing.
         self.waiting.retain(|waiter| !waiter.granted.is_closed());
         let since = self.accrued_at.replace(now).unwrap_or(now);
@@ -258,9 +263,11 @@ impl State {
         if waiter.request.due.is_some() { Some(due.at) } else { due.at.checked_sub(due.work) }
     }
 
-    /// Whether all deadlines are met after a step.
+    /// Whether all deadlines are met after a step; after one of bulk work, even if the device pauses.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| now + waiter.request.predicted <= at)
+        let reserve = if waiter.request.is_live { Duration::ZERO } else { self.reserve };
+        let ends_at = now + waiter.request.predicted + reserve;
+        Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| ends_at <= at)
     }
 
     /// Index of the waiter that goes although it may not fit, since it would be put off without end.
@@ -445,6 +452,16 @@ impl Member {
             state.waiting.iter().filter(|waiter| !waiter.request.is_live && waiter.member != self.id);
         let kept = others.map(|waiter| waiter.request.predicted.as_secs_f64()).fold(0.0, f64::max);
         (state.credit_s - kept).max(0.0)
+    }
+
+    /// Notes that a step took so much longer than was counted on.
+    pub(super) fn note_pause(&self, length: Duration) {
+        self.arbiter.lock().pauses.record(Instant::now(), length);
+    }
+
+    /// The longest pause of the device that is to be expected.
+    pub(super) fn longest_pause(&self) -> Duration {
+        self.arbiter.lock().pauses.longest(Instant::now())
     }
 
     /// The other engines of the device.

@@ -294,7 +294,8 @@ impl Qos for LiveStreams {
         let reserve_s = if self.streams.is_empty() {
             0.0
         } else {
-            self.with_situation(sequences, |situation| situation.running_reserve_s())
+            let reserve_s = self.with_situation(sequences, |situation| situation.running_reserve_s());
+            reserve_s + self.device.longest_pause().as_secs_f64()
         };
         let others = self.device.others();
         let since_epoch = |at: Instant| at.saturating_duration_since(self.epoch).as_micros() as u64;
@@ -340,6 +341,8 @@ impl Qos for LiveStreams {
             Event::Step(schedule, time) => {
                 if self.costs.is_known() {
                     self.metrics.step_error(self.costs.predict(schedule.shape), time);
+                    let longest = Duration::from_micros(self.costs.longest_us(schedule.shape));
+                    self.device.note_pause(time.saturating_sub(longest));
                 }
                 self.observe_time(schedule.shape, time, scheduler);
                 self.step_ends_at = None;

@@ -1,0 +1,66 @@
+//! The pauses of a device: steps that took longer than any that is counted on, because something else held the machine up.
+//!
+//! Must not know what the steps were.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a pause is remembered.
+const MEMORY: Duration = Duration::from_secs(3_600);
+/// Longer ones are no pauses: the machine slept.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Shorter ones are not counted.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// The pauses of the last hour, each longer than all after it.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(VecDeque<(Instant, Duration)>);
+
+impl Pauses {
+    /// A step that ended at `now` took so much longer than was counted on.
+    pub(super) fn record(&mut self, now: Instant, length: Duration) {
+        if length < SHORTEST || length > LONGEST {
+            return;
+        }
+        // Those of nearly the same length need no place of their own.
+        while self.0.back().is_some_and(|(_, shorter)| *shorter < length + SHORTEST / 2) {
+            self.0.pop_back();
+        }
+        self.0.push_back((now, length));
+    }
+
+    /// The longest of the last hour.
+    pub(super) fn longest(&mut self, now: Instant) -> Duration {
+        while self.0.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > MEMORY) {
+            self.0.pop_front();
+        }
+        self.0.front().map_or(Duration::ZERO, |(_, length)| *length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_longest_pause_of_an_hour_is_known_and_no_more_than_a_hundred_are_kept() {
+        let (start, minute) = (Instant::now(), Duration::from_secs(60));
+        let mut pauses = Pauses::default();
+        for (after, length) in [(0, ms(400)), (10, ms(150)), (20, ms(200)), (30, ms(5)), (31, ms(60_000))] {
+            pauses.record(start + after * minute, length);
+        }
+        assert_eq!(pauses.longest(start + 59 * minute), ms(400));
+        assert_eq!(pauses.longest(start + 61 * minute), ms(200));
+        assert_eq!(pauses.longest(start + 82 * minute), ms(0));
+        for step in 0..100_000 {
+            pauses.record(start, LONGEST.saturating_sub(Duration::from_micros(step * 9)));
+        }
+        assert!(pauses.0.len() <= 100, "{}", pauses.0.len());
+    }
+}
