@@ -2,7 +2,7 @@
 //! each pass.
 //!
 //! The encoder computes all stretches of a step together; the search follows in lockstep. Source of the architecture: the
-//! Python package `nemo-toolkit` 3.0.0; checkpoints in the layout of `transformers` 5.24.0.
+//! Python package `nemo-toolkit` 3.0.0; checkpoints in its layout or in that of `transformers` 5.24.0.
 
 use std::ops::Range;
 use std::path::Path;
@@ -23,9 +23,10 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::Linear;
+use izwi_nn::sampling::{argmax, logprob};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, SamplingParams, Segment,
-    StepOutput, Task, TokenLogprob, Word, Work,
+    Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, Segment, StepOutput,
+    TokenLogprob, Word, Work, excerpt, languages,
 };
 
 mod config;
@@ -37,7 +38,8 @@ mod vocabulary;
 /// Seconds of a row of the encoder.
 const ROW_S: f64 = (FRAMES_PER_ROW * HOP) as f64 / SAMPLE_RATE_HZ as f64;
 
-/// Loads the checkpoint in `folder`: `config.json`, `tokenizer.json` and `model.safetensors` or its parts.
+/// Loads the checkpoint in `folder`: `config.json` or `model_config.yaml`, `tokenizer.json` or `tokenizer.model`, and
+/// `model.safetensors` or its parts.
 ///
 /// # Errors
 /// A file is missing or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the error
@@ -85,34 +87,21 @@ struct Stretch {
 
 impl Parakeet {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
-        let config = Config::load(folder)?;
-        let vocabulary = Vocabulary::load(folder, config.tokens)?;
-        let precision = options.weight_precision();
         let mut from = Checkpoint::open_folder(folder, &options.device)?;
         from.rename(nemo_name);
+        // The filter bank is computed, and a transducer is never worse than the CTC head beside it.
+        from.skip(|name| name.starts_with("preprocessor.") || name.starts_with("ctc_decoder."));
+        let config = Config::load(folder, &from)?;
+        let vocabulary = Vocabulary::load(folder, config.tokens)?;
+        let precision = options.weight_precision();
         let mut from = options.cached(from, precision);
         let encoder = Encoder::load(&mut from, "encoder", config.encoder, precision)?;
         let head = Head::load(&mut from, &config, precision)?;
         let weight_bytes = from.taken() * precision.bits() / 8;
         from.finish()?;
         Ok(Self {
-            info: ModelInfo {
-                sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                tasks: vec![Task::Asr],
-                voices: Vec::new(),
-                speed_range: None,
-                takes_instructions: false,
-                // A checkpoint does not tell them, its manifest does.
-                languages: Vec::new(),
-                translates: false,
-                clones_voices: false,
-                appends_text: false,
-                times_words: false,
-                sampling: SamplingParams::GREEDY,
-                weight_bytes,
-                state_bytes: 0,
-            },
+            // A checkpoint does not tell its languages, its manifest does.
+            info: ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes),
             front_end: FrontEnd::new(config.mel()),
             encoder,
             head,
@@ -128,13 +117,18 @@ impl Parakeet {
         Stretch { start: frames.start, mel }
     }
 
+    /// Rows of the encoder for a spectrum.
+    fn rows(&self, mel: &Mel) -> usize {
+        self.encoder.shape().rows(mel.frames)
+    }
+
     /// The tokens of each of some spectra, which have a frame at least.
     fn transcribe(&self, spectra: &[&Mel]) -> Result<Vec<Vec<Timed>>, Error> {
         if spectra.is_empty() {
             return Ok(Vec::new());
         }
         let encoded = self.encoder.forward(spectra)?;
-        let counts: Vec<usize> = spectra.iter().map(|mel| mel.rows()).collect();
+        let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
         self.head.decode(&encoded, &counts)
     }
 
@@ -217,7 +211,7 @@ fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
     let mut tokens: Vec<Timed> = Vec::new();
     let mut before = blank;
     for (row, logits) in logits.iter().enumerate() {
-        let token = likeliest(logits);
+        let token = argmax(logits);
         if token != blank && token != before {
             let start = tokens.last().map_or(row.saturating_sub(1), |last| last.end);
             let logprob = logprob(logits, token);
@@ -226,24 +220,6 @@ fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
         before = token;
     }
     tokens
-}
-
-/// Index of the largest value, the first of equal ones; 0 without values.
-fn likeliest(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = index;
-        }
-    }
-    best
-}
-
-/// The natural logarithm of a token's probability.
-fn logprob(logits: &[f32], token: usize) -> f32 {
-    let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();
-    logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - peak - total.ln())
 }
 
 /// The share of an entry in a step.
@@ -273,10 +249,12 @@ impl SpeechModel for Parakeet {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = &input.options;
-        // The language follows the recording: a hint has no effect.
-        let taken =
-            ["language", "chunking_strategy", "timestamp_granularities", "include", "temperature", "seed"];
-        options.check_taken(&taken)?;
+        options.check_taken(&["language", "chunking_strategy", "timestamp_granularities", "include", "seed"])?;
+        // The language follows the recording: a hint must name one, and has no effect.
+        if let Some(wanted) = options.language.as_deref().filter(|wanted| languages::code_of(wanted).is_none()) {
+            let message = format!("language '{}' is unknown; leave it out", excerpt(wanted));
+            return Err(InputError { param: "language", message });
+        }
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let is_whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
         let (regions, longest) = match is_whole {
@@ -292,7 +270,7 @@ impl SpeechModel for Parakeet {
         });
         let stretches = pieces.map(|frames| self.stretch(&input.samples, frames));
         let stretches: Vec<Stretch> = stretches.filter(|stretch| stretch.mel.frames > 0).collect();
-        let size = |stretch: &Stretch| stretch.mel.rows().min(limits.max_tokens_per_step);
+        let size = |stretch: &Stretch| self.rows(&stretch.mel).min(limits.max_tokens_per_step);
         let mut units: Vec<usize> = stretches.iter().map(size).collect();
         if units.is_empty() {
             units.push(1);
