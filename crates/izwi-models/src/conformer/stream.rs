@@ -91,6 +91,15 @@ impl Stream {
     }
 }
 
+/// For tests: what is kept.
+#[cfg(test)]
+impl Stream {
+    /// The last inputs of each layer's convolution.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().filter_map(|kept| kept.inputs.as_ref())
+    }
+}
+
 impl Kept {
     /// The keys and values of all rows that the new ones see, of which `before` are kept.
     pub(super) fn keys(&mut self, new: &Tensor, before: usize) -> Result<Tensor, Error> {

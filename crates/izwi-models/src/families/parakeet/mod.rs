@@ -15,7 +15,7 @@ use self::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ, nemo_name};
 use self::transducer::Transducer;
 use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
-use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel};
+use crate::conformer::{Context, Encoder, FRAMES_PER_ROW, FrontEnd, Mel, Stream};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
 use crate::warm_up;
@@ -53,6 +53,8 @@ struct Parakeet {
     info: ModelInfo,
     front_end: FrontEnd,
     encoder: Encoder,
+    /// Rows of a chunk that can be chosen for streams; the first is the default.
+    chunks: Vec<usize>,
     head: Head,
     vocabulary: Vocabulary,
     vad: VadModel,
@@ -104,6 +106,7 @@ impl Parakeet {
             info: ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes),
             front_end: FrontEnd::new(config.mel()),
             encoder,
+            chunks: config.chunks,
             head,
             vocabulary,
             vad: options.vad.clone(),
@@ -135,7 +138,9 @@ impl Parakeet {
     /// The transcript of a stretch whose tokens are `tokens`.
     fn output(&self, recording: &Recording, stretch: &Stretch, mut tokens: Vec<Timed>) -> StepOutput {
         tokens.retain(|token| !self.vocabulary.is_special(token.token));
-        self.vocabulary.settle(&mut tokens);
+        if self.head.settles_marks() {
+            self.vocabulary.settle(&mut tokens);
+        }
         let words = self.vocabulary.words(&tokens);
         let words = words.get(recording.decided..).unwrap_or_default();
         let mut output = StepOutput { generated_tokens: tokens.len(), ..StepOutput::default() };
@@ -186,6 +191,14 @@ impl Head {
         let output = Linear::load_transformed(from, (&part, ""), (width, classes), precision, flat)?;
         let output = output.with_bias(&from.take("decoder.decoder_layers.0.bias", &[classes])?)?;
         Ok(Self::Ctc { output, blank: config.tokens })
+    }
+
+    /// Whether punctuation takes no time. As in the reference, which leaves the times of plain transducers as they are.
+    fn settles_marks(&self) -> bool {
+        match self {
+            Self::Ctc { .. } => true,
+            Self::Transducer(transducer) => transducer.has_durations(),
+        }
     }
 
     /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each.

@@ -96,6 +96,11 @@ impl Transducer {
         })
     }
 
+    /// Whether its tokens take rows.
+    pub(super) fn has_durations(&self) -> bool {
+        !self.durations.is_empty()
+    }
+
     /// The tokens of recordings whose rows follow one another in `encoded` `[rows, width]`, `counts` of each, and the rows at
     /// which they come.
     ///

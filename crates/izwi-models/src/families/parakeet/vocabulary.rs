@@ -114,16 +114,15 @@ impl Vocabulary {
         self.pieces.get(token as usize).is_none_or(|piece| piece.kind == Kind::Special)
     }
 
-    /// The text of tokens, without a space before its first word.
+    /// The text of tokens, without the spaces of pieces before its first word.
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
-        let pieces = || tokens.iter().filter_map(|&token| self.pieces.get(token as usize));
-        let bytes: Vec<u8> = pieces().flat_map(|piece| piece.bytes.iter().copied()).collect();
-        let text = String::from_utf8_lossy(&bytes);
-        let begins = pieces().next().is_some_and(|piece| piece.kind != Kind::Unknown);
-        match text.strip_prefix(' ').filter(|_| begins) {
-            Some(text) => text.to_owned(),
-            None => text.into_owned(),
+        let mut text: Vec<u8> = Vec::new();
+        for piece in tokens.iter().filter_map(|&token| self.pieces.get(token as usize)) {
+            let begins = text.is_empty() && piece.kind != Kind::Unknown && piece.kind != Kind::Byte;
+            let stripped = piece.bytes.strip_prefix(b" ").filter(|_| begins);
+            text.extend_from_slice(stripped.unwrap_or(&piece.bytes));
         }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Moves punctuation marks to the end of the token before them: they take no time.
