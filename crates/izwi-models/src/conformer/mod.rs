@@ -132,7 +132,14 @@ impl Encoder {
         Stream::new(chunk, self.layers.len())
     }
 
-    /// As [`Self::forward`] for the next frames of `streams`: whole chunks ([`Stream::wanted`]), any number at the end.
+    /// The most bytes that a [`Stream`] keeps.
+    pub(crate) fn stream_bytes(&self) -> usize {
+        let Context::Chunked { before, .. } = self.shape.context else { return 0 };
+        self.layers.len() * (2 * before + self.shape.taps - 1) * self.shape.width * size_of::<f32>()
+    }
+
+    /// As [`Self::forward`] for the next frames of `streams`: whole chunks, of which the first of a recording lacks
+    /// `FRAMES_PER_ROW - 1` frames; any number at the end.
     ///
     /// # Errors
     /// Frames came after a chunk that was not whole. Out of device memory; the streams are lost then.

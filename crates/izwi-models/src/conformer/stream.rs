@@ -55,11 +55,6 @@ impl Stream {
         Self { chunk, frames: 0, rows: 0, last, layers: vec![Kept::default(); layers] }
     }
 
-    /// Frames of the next chunk.
-    pub(crate) fn wanted(&self) -> usize {
-        FRAMES_PER_ROW * self.chunk - if self.frames == 0 { FRAMES_PER_ROW - 1 } else { 0 }
-    }
-
     /// Rows so far.
     pub(crate) fn rows(&self) -> usize {
         self.rows

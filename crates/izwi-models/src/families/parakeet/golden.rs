@@ -4,6 +4,8 @@ use serde::Deserialize;
 
 use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values};
 use super::*;
+use crate::conformer::Context;
+use izwi_types::LiveWindow;
 
 const SET: GoldenSet = GoldenSet { name: "parakeet", variable: "IZWI_GOLDEN_PARAKEET" };
 
@@ -201,25 +203,26 @@ struct StreamCase {
     timestamps_transcribe: Timestamps,
 }
 
-/// The next frames of a spectrum, at most `wanted`.
-fn piece(mel: &Mel, from: usize, wanted: usize) -> Mel {
-    let (bins, frames) = (mel.values.len() / mel.frames, wanted.min(mel.frames - from));
-    Mel { values: mel.values[from * bins..][..frames * bins].to_vec(), frames }
-}
-
 /// A recording that comes in chunks.
 struct Incoming<'a> {
     mel: &'a Mel,
     at: usize,
+    chunk: usize,
     stream: Stream,
-    search: transducer::Search,
+    search: Search,
     encoded: Vec<f32>,
 }
 
 impl<'a> Incoming<'a> {
+    /// The frames of the next chunk.
+    fn next(&self) -> Mel {
+        let frames = FRAMES_PER_ROW * self.chunk - if self.at == 0 { FRAMES_PER_ROW - 1 } else { 0 };
+        self.mel.part(self.at..self.mel.frames.min(self.at + frames))
+    }
+
     fn new(model: &Parakeet, mel: &'a Mel, chunk: usize) -> Self {
         let search = transducer(model).begin().unwrap();
-        Self { mel, at: 0, stream: model.encoder.stream(chunk), search, encoded: Vec::new() }
+        Self { mel, at: 0, chunk, stream: model.encoder.stream(chunk), search, encoded: Vec::new() }
     }
 }
 
@@ -234,15 +237,13 @@ fn step(model: &Parakeet, recordings: &mut [&mut Incoming<'_>]) -> bool {
     if open.is_empty() {
         return false;
     }
-    let pieces: Vec<Mel> =
-        open.iter().map(|incoming| piece(incoming.mel, incoming.at, incoming.stream.wanted())).collect();
+    let pieces: Vec<Mel> = open.iter().map(|incoming| incoming.next()).collect();
     let before: Vec<usize> = open.iter().map(|incoming| incoming.stream.rows()).collect();
     let mut streams: Vec<&mut Stream> = open.iter_mut().map(|incoming| &mut incoming.stream).collect();
     let encoded = model.encoder.advance(&pieces.iter().collect::<Vec<_>>(), &mut streams).unwrap();
     let counts: Vec<usize> =
         open.iter().zip(before).map(|(incoming, before)| incoming.stream.rows() - before).collect();
-    let mut searches: Vec<&mut transducer::Search> =
-        open.iter_mut().map(|incoming| &mut incoming.search).collect();
+    let mut searches: Vec<&mut Search> = open.iter_mut().map(|incoming| &mut incoming.search).collect();
     transducer(model).advance(&encoded, &counts, &mut searches).unwrap();
     let mut start = 0;
     for ((incoming, piece), count) in open.iter_mut().zip(pieces).zip(counts) {
@@ -368,8 +369,7 @@ fn parakeet_golden_stream_offline_equals_chunks() {
 #[test]
 fn parakeet_golden_streams_of_one_batch_equal_each_alone() {
     let (model, mel) = (model("stream"), stream_mel());
-    let bins = mel.values.len() / mel.frames;
-    let later = Mel { values: mel.values[40 * bins..].to_vec(), frames: mel.frames - 40 };
+    let later = mel.part(40..mel.frames);
     let chunk = |index: usize| model.chunks[index % model.chunks.len()];
     let begin = || [(&mel, 0), (&later, 1), (&later, 3), (&mel, 2), (&mel, 0)].map(|(mel, index)| {
         Incoming::new(&model, mel, chunk(index))
@@ -411,21 +411,53 @@ struct LocalCase {
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
-/// What the model makes of one input.
-fn run(model: &Parakeet, input: ListenInput) -> StepOutput {
+/// What the model makes of each step of one input.
+fn run_steps(model: &Parakeet, input: ListenInput) -> Vec<StepOutput> {
     let prepared = model.prepare(&Input::Listen(input), &LIMITS).unwrap();
     let mut state = model.start(&prepared);
     let mut kv = KvPool::new(None, 1, 8, &golden_set::device()).unwrap();
-    let entry = BatchEntry {
-        prepared: &prepared,
-        state: &mut state,
-        start: 0,
-        begins: true,
-        num_tokens: 1,
-        block_table: &[],
-        branch_tables: &[],
-    };
-    model.forward(&mut kv, &mut [entry]).unwrap().remove(0).unwrap()
+    let mut outputs: Vec<StepOutput> = Vec::new();
+    while outputs.last().is_none_or(|output| !output.finished) {
+        let entry = BatchEntry {
+            prepared: &prepared,
+            state: &mut state,
+            start: outputs.len(),
+            begins: outputs.is_empty(),
+            num_tokens: 1,
+            block_table: &[],
+            branch_tables: &[],
+        };
+        outputs.push(model.forward(&mut kv, &mut [entry]).unwrap().remove(0).unwrap());
+    }
+    outputs
+}
+
+/// What the model makes of an input of one step.
+fn run(model: &Parakeet, input: ListenInput) -> StepOutput {
+    let mut outputs = run_steps(model, input);
+    assert_eq!(outputs.len(), 1);
+    outputs.remove(0)
+}
+
+#[test]
+fn parakeet_golden_long_recordings_are_transcribed_chunk_by_chunk() {
+    let model = model("stream");
+    let once = values(&SET.tensors("stream.audio")["audio"]);
+    let samples: Arc<[f32]> = once.iter().copied().cycle().take(5 * once.len()).collect();
+    let mut input = ListenInput::plain(Arc::clone(&samples));
+    (input.window, input.options) = (Some(LiveWindow::default()), input.options.with_words());
+    let steps = run_steps(&model, input);
+    assert!(steps.len() > 1);
+    let text: String = steps.iter().map(|step| step.text.as_str()).collect();
+    let words: Vec<Word> =
+        steps.iter().flat_map(|step| &step.segments).flat_map(|segment| segment.words.clone()).collect();
+    assert_eq!(words.iter().map(|word| word.text.as_str()).collect::<String>(), text);
+    let whole = model.transcribe(&[&model.front_end.frames(&samples)]).unwrap().remove(0);
+    let expected = model.vocabulary.words(&whole);
+    let texts: String = expected.iter().map(|word| format!(" {}", word.text.trim())).collect();
+    assert_eq!(text, texts);
+    let starts: Vec<f64> = expected.iter().map(|word| word.start as f64 * ROW_S).collect();
+    assert_eq!(words.iter().map(|word| word.start_s).collect::<Vec<_>>(), starts);
 }
 
 #[test]
@@ -433,7 +465,7 @@ fn parakeet_golden_recordings_have_words_and_windows_leave_out_what_is_decided()
     let model = model("tdt");
     let samples: Arc<[f32]> = values(&SET.tensors("tdt.b")["audio"]).into();
     let window = |decided: &str| {
-        let window = izwi_types::LiveWindow { decided: decided.to_owned(), is_thorough: false };
+        let window = LiveWindow { decided: decided.to_owned(), is_thorough: false };
         let mut input = ListenInput::plain(Arc::clone(&samples));
         (input.window, input.options) = (Some(window), input.options.with_words().with_logprobs());
         run(&model, input)
