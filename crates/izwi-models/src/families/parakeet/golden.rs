@@ -409,6 +409,47 @@ struct LocalCase {
     text: String,
 }
 
+/// The archive of a checkpoint as the folder that a pull makes of it.
+fn unpacked(kind: &str) -> tempfile::TempDir {
+    let archive = std::fs::read(SET.root().join(kind).join(format!("{kind}.nemo"))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut rest = &archive[..];
+    while rest[0] != 0 {
+        let (header, content) = rest.split_at(512);
+        let field = |at: std::ops::Range<usize>| std::str::from_utf8(&header[at]).unwrap().trim_matches('\0');
+        let size = usize::from_str_radix(field(124..136).trim(), 8).unwrap();
+        let name = field(0..100).trim_start_matches("./");
+        let name = if name.ends_with("tokenizer.model") { "tokenizer.model" } else { name };
+        std::fs::write(folder.path().join(name), &content[..size]).unwrap();
+        rest = &content[size.next_multiple_of(512)..];
+    }
+    let weights = candle_core::pickle::read_all(folder.path().join("model_weights.ckpt")).unwrap();
+    let used = weights.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked"));
+    candle_core::safetensors::save(&used.collect(), folder.path().join("model.safetensors")).unwrap();
+    folder
+}
+
+#[test]
+fn parakeet_golden_layouts_are_one_model() {
+    for (kind, case) in [("tdt", "tdt.b"), ("ctc", "ctc.a"), ("stream", "stream.audio")] {
+        let ours = model(kind);
+        let folder = unpacked(kind);
+        let options = LoadOptions::new(golden_set::device(), Precision::F32);
+        let nemo = Parakeet::load(folder.path(), &options).unwrap();
+        assert_eq!(nemo.chunks, ours.chunks, "{kind}");
+        assert_eq!(nemo.encoder.shape().context, ours.encoder.shape().context, "{kind}");
+        let samples = values(&SET.tensors(case)["audio"]);
+        let [mel, theirs] = [&ours, &nemo].map(|model| model.front_end.frames(&samples));
+        golden_set::assert_same(kind, &mel.values, &theirs.values);
+        let [rows, theirs] = [&ours, &nemo].map(|model| values(&model.encoder.forward(&[&mel]).unwrap()));
+        golden_set::assert_same(kind, &rows, &theirs);
+        let [found, theirs] = [&ours, &nemo].map(|model| model.transcribe(&[&mel]).unwrap().remove(0));
+        assert_eq!(found, theirs, "{kind}");
+        let [text, theirs] = [&ours, &nemo].map(|model| model.vocabulary.decode(&tokens(&found)));
+        assert_eq!(text, theirs, "{kind}");
+    }
+}
+
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
 /// What the model makes of each step of one input.
