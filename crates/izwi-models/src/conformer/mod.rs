@@ -175,7 +175,8 @@ impl Encoder {
         let distances = sinusoids(longest, self.shape.width, &self.device)?;
         let pass = Pass { shape: &self.shape, packed: &packed, spans, distances };
         for (index, layer) in self.layers.iter().enumerate() {
-            let mut kept: Vec<&mut Kept> = streams.iter_mut().map(|stream| &mut stream.layers[index]).collect();
+            let mut kept: Vec<&mut Kept> =
+                streams.iter_mut().map(|stream| &mut stream.layers[index]).collect();
             x = layer.forward(&x, &pass, &mut kept)?;
             tap(&format!("layer{index}"), &x, &packed)?;
         }
@@ -368,11 +369,14 @@ impl Attention {
         let mixed = match (&self.place, pass.shape.context) {
             (Place::Keys(distances), Context::Chunked { before, .. }) => {
                 let new = qkv.narrow(1, *width, 2 * width)?;
-                let all = packed.spans().iter().zip(kept).map(|(span, kept)| {
-                    kept.keys(&new.narrow(0, span.start, span.len())?, before)
-                });
+                let all = packed
+                    .spans()
+                    .iter()
+                    .zip(kept)
+                    .map(|(span, kept)| kept.keys(&new.narrow(0, span.start, span.len())?, before));
                 let all = Tensor::cat(&all.collect::<Loaded<Vec<_>>>()?, 0)?;
-                let (q, k, v) = (qkv.narrow(1, 0, *width)?, all.narrow(1, 0, *width)?, all.narrow(1, *width, *width)?);
+                let (q, k, v) =
+                    (qkv.narrow(1, 0, *width)?, all.narrow(1, 0, *width)?, all.narrow(1, *width, *width)?);
                 relative([&q, &k, &v], distances, biases, *heads, spans)?
             }
             (Place::Linear(place), _) => {
@@ -441,7 +445,13 @@ impl Convolution {
         Ok(Self { gated, mixing: Mixing::Centred(GluConv::new(&weight, shift)?), output })
     }
 
-    fn forward(&self, x: &Tensor, norm: &LayerNorm, pass: &Pass<'_>, kept: &mut [&mut Kept]) -> Loaded<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        norm: &LayerNorm,
+        pass: &Pass<'_>,
+        kept: &mut [&mut Kept],
+    ) -> Loaded<Tensor> {
         let gated = Fused { norm: Some(Norm::Layer(norm)), ..Fused::default() };
         let h = self.gated.forward_fused(x, gated)?;
         let h = match &self.mixing {

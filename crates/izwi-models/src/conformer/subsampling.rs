@@ -50,7 +50,13 @@ impl Halving {
     }
 
     /// Some `rows` of the next plane, made of the rows `from` on of this one.
-    fn halve(self, conv: &DepthwiseConv2d, x: &Tensor, from: usize, rows: &Range<usize>) -> Result<Tensor, Error> {
+    fn halve(
+        self,
+        conv: &DepthwiseConv2d,
+        x: &Tensor,
+        from: usize,
+        rows: &Range<usize>,
+    ) -> Result<Tensor, Error> {
         let before = if rows.start == 0 { self.lead } else { 0 };
         let x = match self.lead {
             0 => x.clone(),

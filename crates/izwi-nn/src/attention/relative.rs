@@ -172,7 +172,8 @@ fn one(
             let place = query + span.offset;
             key.saturating_add(span.reach[0]) < place || key > place.saturating_add(span.reach[1])
         };
-        let mask = |query| (0..keys).map(move |key| if outside(query, key) { f32::NEG_INFINITY } else { 0.0 });
+        let mask =
+            |query| (0..keys).map(move |key| if outside(query, key) { f32::NEG_INFINITY } else { 0.0 });
         let mask: Vec<f32> = (0..rows).flat_map(mask).collect();
         scores = scores.broadcast_add(&Tensor::from_vec(mask, (rows, keys), q.device())?)?;
     }
@@ -299,9 +300,8 @@ mod tests {
         assert!((p[0][0] - 2f32.sin()).abs() < 1e-6 && (p[4][3] - (-0.02f32).cos()).abs() < 1e-6);
         let (x, p, bias) = (random(4, 6), random(7, 6), random(1, 6).squeeze(0).unwrap());
         let short = p.narrow(0, 0, 5).unwrap();
-        let run = |heads, rows, p| {
-            relative([&x, &x, &x], p, [&bias, &bias], heads, &[RelativeSpan::whole(rows)])
-        };
+        let run =
+            |heads, rows, p| relative([&x, &x, &x], p, [&bias, &bias], heads, &[RelativeSpan::whole(rows)]);
         assert!(run(2, 0..4, &p).is_ok() && run(4, 0..4, &p).is_err() && run(2, 0..5, &p).is_err());
         assert!(run(2, 0..4, &short).is_err());
     }

@@ -76,7 +76,9 @@ impl Members {
             *wanted = Some(bytes);
         }
         let found = |member: Option<Vec<u8>>, name: &str| {
-            member.ok_or_else(|| malformed(format!("the archive has no '{name}', so it is none of a speech model")))
+            member.ok_or_else(|| {
+                malformed(format!("the archive has no '{name}', so it is none of a speech model"))
+            })
         };
         Ok(Self {
             weights: found(weights, WEIGHTS)?,

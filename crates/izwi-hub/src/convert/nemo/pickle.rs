@@ -89,7 +89,8 @@ impl Machine {
             b'X' => {
                 let length = rest.unsigned(4)? as usize;
                 let text = str::from_utf8(rest.take(length)?);
-                self.stack.push(Value::Text(text.map_err(|_| malformed("a text is no UTF-8".to_owned()))?.into()));
+                self.stack
+                    .push(Value::Text(text.map_err(|_| malformed("a text is no UTF-8".to_owned()))?.into()));
             }
             b'c' => {
                 let name = global(rest.line()?, rest.line()?)?;
@@ -177,7 +178,9 @@ impl Machine {
 
     /// A storage, by the tuple that names it.
     fn storage(&mut self) -> Read<()> {
-        let Value::Tuple(named) = self.pop()? else { return Err(malformed("a storage has no name".to_owned())) };
+        let Value::Tuple(named) = self.pop()? else {
+            return Err(malformed("a storage has no name".to_owned()));
+        };
         let [_, Value::Kind(kind), Value::Text(name), ..] = &named[..] else {
             return Err(malformed("a storage has no name".to_owned()));
         };
@@ -227,7 +230,8 @@ fn global(module: &str, name: &str) -> Read<Value> {
         ("torch", "IntStorage") => kind(Dtype::I32),
         ("torch", "BoolStorage") => kind(Dtype::BOOL),
         _ => {
-            let name: String = format!("{module}.{name}").chars().filter(|c| !c.is_control()).take(64).collect();
+            let name: String =
+                format!("{module}.{name}").chars().filter(|c| !c.is_control()).take(64).collect();
             Err(unsupported(format!("{name}, which makes no tensor")))
         }
     }
@@ -236,8 +240,13 @@ fn global(module: &str, name: &str) -> Read<Value> {
 /// A tensor of storage, offset, sizes and strides.
 fn rebuild(arguments: &[Value]) -> Read<Place> {
     let wrong = || malformed("a tensor has no sizes".to_owned());
-    let [Value::Storage(kind, storage), Value::Number(offset), Value::Tuple(sizes), Value::Tuple(strides), ..] =
-        arguments
+    let [
+        Value::Storage(kind, storage),
+        Value::Number(offset),
+        Value::Tuple(sizes),
+        Value::Tuple(strides),
+        ..,
+    ] = arguments
     else {
         return Err(wrong());
     };

@@ -10,11 +10,15 @@ use safetensors::SafeTensors;
 
 use super::*;
 
-/// The folder of the golden set.
-fn golden(path: &str) -> PathBuf {
-    let set = std::env::var_os("IZWI_GOLDEN_PARAKEET").map(PathBuf::from);
-    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/parakeet");
-    set.unwrap_or_else(own).join(path)
+/// The archives of the golden sets.
+fn golden() -> Vec<PathBuf> {
+    let folders =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let sets = folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"));
+    let files = sets
+        .flat_map(|set| folders(&set).collect::<Vec<_>>())
+        .flat_map(|model| folders(&model).collect::<Vec<_>>());
+    files.filter(|file| file.extension().is_some_and(|suffix| suffix == "nemo")).collect()
 }
 
 /// Converts the bytes of an archive; the folder with the result.
@@ -34,16 +38,19 @@ fn zipped(archive: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn parakeet_golden_archives_keep_every_value() {
-    for kind in ["tdt", "ctc", "stream"] {
-        let archive = fs::read(golden(&format!("{kind}/{kind}.nemo"))).unwrap();
+fn archives_keep_every_value() {
+    let archives = golden();
+    assert!(archives.len() >= 3, "{archives:?}");
+    for path in archives {
+        let (archive, kind) = (fs::read(&path).unwrap(), path.display());
         let folder = converted(&archive).unwrap();
         let weights = fs::read(folder.path().join("model.safetensors")).unwrap();
         let ours = SafeTensors::deserialize(&weights).unwrap();
         assert!(ours.names().iter().all(|name| !name.ends_with("num_batches_tracked")));
-        let theirs = fs::read(golden(&format!("{kind}/hf/model.safetensors"))).unwrap();
+        let theirs = fs::read(path.with_file_name("hf/model.safetensors")).unwrap();
         for (name, tensor) in SafeTensors::deserialize(&theirs).unwrap().tensors() {
-            let is_same = ours.iter().any(|(_, own)| (own.shape(), own.data()) == (tensor.shape(), tensor.data()));
+            let is_same =
+                ours.iter().any(|(_, own)| (own.shape(), own.data()) == (tensor.shape(), tensor.data()));
             assert!(is_same || name.ends_with("num_batches_tracked"), "{kind} {name}");
         }
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();

@@ -53,10 +53,10 @@ pub(super) fn named(file: &[u8]) -> Result<BTreeMap<String, Weight<'_>>, Convers
                 storage
             }
         };
-        let weight = weight(&place, storage).ok_or_else(|| {
-            malformed(format!("'{}' is longer than its storage", name.escape_default()))
-        })?;
-        room = room.checked_sub(weight.data.len()).ok_or_else(|| malformed("the weights repeat".to_owned()))?;
+        let weight = weight(&place, storage)
+            .ok_or_else(|| malformed(format!("'{}' is longer than its storage", name.escape_default())))?;
+        room =
+            room.checked_sub(weight.data.len()).ok_or_else(|| malformed("the weights repeat".to_owned()))?;
         weights.insert(name.to_string(), weight);
     }
     match weights.is_empty() {

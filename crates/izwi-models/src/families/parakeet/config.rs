@@ -25,8 +25,6 @@ const MAX_SYMBOLS: usize = 10;
 const MAX_SIZE: usize = 1 << 20;
 /// The most layers, heads, bins or the like.
 const MAX_COUNT: usize = 1 << 10;
-/// The longest context, in rows.
-const MAX_CONTEXT: usize = 1 << 16;
 
 /// What follows the encoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +70,8 @@ impl Config {
     /// Refuses sizes that cannot be computed.
     fn checked(self) -> Result<Self, String> {
         let Shape { bins, layers, width, channels, inner, heads, taps, context, .. } = self.encoder;
-        let counts = [("bins", bins), ("layers", layers), ("channels", channels), ("heads", heads), ("taps", taps)];
+        let counts =
+            [("bins", bins), ("layers", layers), ("channels", channels), ("heads", heads), ("taps", taps)];
         within("encoder", &counts, MAX_COUNT)?;
         within("encoder", &[("width", width), ("inner width", inner)], MAX_SIZE)?;
         if !width.is_multiple_of(2 * heads) {
@@ -85,15 +84,16 @@ impl Config {
         if let Context::Chunked { before, .. } = context {
             within("encoder", &[("chunk sizes", self.chunks.len())], MAX_COUNT)?;
             for &chunk in &self.chunks {
-                within("encoder", &[("rows of a chunk", chunk)], MAX_CONTEXT)?;
-                if before > MAX_CONTEXT || !before.is_multiple_of(chunk) {
+                within("encoder", &[("rows of a chunk", chunk)], MAX_COUNT)?;
+                if before > MAX_COUNT || !before.is_multiple_of(chunk) {
                     return Err(format!("encoder: {before} rows of context are not whole chunks of {chunk}"));
                 }
             }
         }
         if let HeadShape::Transducer { width, joint, layers, ref durations, max_symbols } = self.head {
             within("transducer", &[("width", width), ("joint width", joint)], MAX_SIZE)?;
-            let counts = [("layers", layers), ("tokens of a row", max_symbols), ("durations", durations.len() + 1)];
+            let counts =
+                [("layers", layers), ("tokens of a row", max_symbols), ("durations", durations.len() + 1)];
             within("transducer", &counts, MAX_COUNT)?;
             let longest = durations.iter().copied().max().unwrap_or(0);
             within("transducer", &[("longest duration", longest.saturating_add(1))], MAX_COUNT)?;
@@ -125,8 +125,6 @@ fn chunked(before: usize, chunks: &[usize]) -> Context {
 fn same(what: &str, value: impl std::fmt::Display, only: impl std::fmt::Display) -> Result<(), String> {
     match (value.to_string(), only.to_string()) {
         (value, only) if value == only => Ok(()),
-        (value, only) => {
-            Err(format!("{what} {} is not supported, only {only}", izwi_types::excerpt(&value)))
-        }
+        (value, only) => Err(format!("{what} {} is not supported, only {only}", izwi_types::excerpt(&value))),
     }
 }

@@ -168,7 +168,8 @@ fn parakeet_golden_batch() {
     for (index, mel) in mels.iter().enumerate() {
         let ours = encoded.narrow(0, start, model.rows(mel)).unwrap();
         start += model.rows(mel);
-        let theirs = golden["encoded"].get(index).unwrap().t().unwrap().narrow(0, 0, model.rows(mel)).unwrap();
+        let theirs =
+            golden["encoded"].get(index).unwrap().t().unwrap().narrow(0, 0, model.rows(mel)).unwrap();
         compare(&format!("batch {index}"), &values(&ours), &values(&theirs), TOLERANCE);
         let alone = model.encoder.forward(&[mel]).unwrap();
         golden_set::assert_same("alone", &values(&ours), &values(&alone));
@@ -233,7 +234,8 @@ fn transducer(model: &Parakeet) -> &Transducer {
 
 /// The next chunk of each recording that has one; whether there was any.
 fn step(model: &Parakeet, recordings: &mut [&mut Incoming<'_>]) -> bool {
-    let mut open: Vec<_> = recordings.iter_mut().filter(|incoming| incoming.at < incoming.mel.frames).collect();
+    let mut open: Vec<_> =
+        recordings.iter_mut().filter(|incoming| incoming.at < incoming.mel.frames).collect();
     if open.is_empty() {
         return false;
     }
@@ -371,9 +373,10 @@ fn parakeet_golden_streams_of_one_batch_equal_each_alone() {
     let (model, mel) = (model("stream"), stream_mel());
     let later = mel.part(40..mel.frames);
     let chunk = |index: usize| model.chunks[index % model.chunks.len()];
-    let begin = || [(&mel, 0), (&later, 1), (&later, 3), (&mel, 2), (&mel, 0)].map(|(mel, index)| {
-        Incoming::new(&model, mel, chunk(index))
-    });
+    let begin = || {
+        [(&mel, 0), (&later, 1), (&later, 3), (&mel, 2), (&mel, 0)]
+            .map(|(mel, index)| Incoming::new(&model, mel, chunk(index)))
+    };
     let mut together = begin();
     let (first, others) = together.split_at_mut(1);
     // The first begins before the others.

@@ -178,7 +178,8 @@ impl Parakeet {
         }
         let before: Vec<usize> = streams.iter().map(|stream| stream.rows()).collect();
         let encoded = self.encoder.advance(frames, &mut streams)?;
-        let counts: Vec<usize> = streams.iter().zip(before).map(|(stream, before)| stream.rows() - before).collect();
+        let counts: Vec<usize> =
+            streams.iter().zip(before).map(|(stream, before)| stream.rows() - before).collect();
         transducer.advance(&encoded, &counts, &mut searches)?;
         Ok(searches.into_iter().map(|search| std::mem::take(&mut search.found)).collect())
     }
@@ -227,7 +228,10 @@ impl Parakeet {
         if let (Head::Transducer(_), Some(chunk), 0) = (&self.head, self.chunks.first(), decided) {
             let rows = (ROWS_OF_STEP / chunk).max(1) * chunk;
             // The first row of a recording is made of one frame.
-            ends = (1 + FRAMES_PER_ROW * (rows - 1)..frames).step_by(FRAMES_PER_ROW * rows).chain([frames]).collect();
+            ends = (1 + FRAMES_PER_ROW * (rows - 1)..frames)
+                .step_by(FRAMES_PER_ROW * rows)
+                .chain([frames])
+                .collect();
         }
         let starts = std::iter::once(0).chain(ends.clone());
         starts.zip(ends).map(|(start, end)| Piece { stretch: index, frames: start..end }).collect()
@@ -355,9 +359,17 @@ impl SpeechModel for Parakeet {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = &input.options;
-        options.check_taken(&["language", "chunking_strategy", "timestamp_granularities", "include", "seed"])?;
+        options.check_taken(&[
+            "language",
+            "chunking_strategy",
+            "timestamp_granularities",
+            "include",
+            "seed",
+        ])?;
         // The language follows the recording: a hint must name one, and has no effect.
-        if let Some(wanted) = options.language.as_deref().filter(|wanted| languages::code_of(wanted).is_none()) {
+        if let Some(wanted) =
+            options.language.as_deref().filter(|wanted| languages::code_of(wanted).is_none())
+        {
             let message = format!("language '{}' is unknown; leave it out", excerpt(wanted));
             return Err(InputError { param: "language", message });
         }
@@ -383,7 +395,8 @@ impl SpeechModel for Parakeet {
             .enumerate()
             .flat_map(|(index, stretch)| self.pieces(index, stretch, decided))
             .collect();
-        let size = |piece: &Piece| piece.frames.len().div_ceil(FRAMES_PER_ROW).min(limits.max_tokens_per_step);
+        let size =
+            |piece: &Piece| piece.frames.len().div_ceil(FRAMES_PER_ROW).min(limits.max_tokens_per_step);
         let mut units: Vec<usize> = pieces.iter().map(size).collect();
         if units.is_empty() {
             units.push(1);

@@ -22,9 +22,7 @@ use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::sampling::{Draw, Draws, logprob, mix};
-use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, SamplingParams, Segment, StepOutput, languages,
-};
+use izwi_types::{Input, InputError, ListenInput, ModelInfo, SamplingParams, Segment, StepOutput, languages};
 
 mod config;
 #[cfg(test)]

@@ -28,8 +28,8 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, StepOutput,
-    TranscriptionOptions, languages,
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, StepOutput, TranscriptionOptions,
+    languages,
 };
 
 mod alignment;

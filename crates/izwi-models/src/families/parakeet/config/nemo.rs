@@ -136,13 +136,13 @@ fn new(file: &File, tensors: &Checkpoint) -> Result<Config, String> {
     let embedding = "decoder.prediction.embed.weight";
     let classes = dim(embedding, 0)?;
     let Decoding { durations, greedy } = &file.decoding;
-    let durations = [durations, &file.model_defaults.tdt_durations].into_iter().find(|found| !found.is_empty());
+    let durations =
+        [durations, &file.model_defaults.tdt_durations].into_iter().find(|found| !found.is_empty());
     let durations = durations.cloned().unwrap_or_default();
     let outputs = dim("joint.joint_net.2.weight", 0)?;
     same("a joint network's number of durations", outputs.saturating_sub(classes), durations.len())?;
-    let cells = (0..).take_while(|layer| {
-        tensors.has(&format!("decoder.prediction.dec_rnn.lstm.weight_ih_l{layer}"))
-    });
+    let cells =
+        (0..).take_while(|layer| tensors.has(&format!("decoder.prediction.dec_rnn.lstm.weight_ih_l{layer}")));
     let head = HeadShape::Transducer {
         width: dim(embedding, 1)?,
         joint: dim("joint.enc.weight", 0)?,
@@ -186,7 +186,11 @@ fn context(encoder: &Encoder, taps: usize) -> Result<(Context, Vec<usize>), Stri
         Some(ConvContext::Name(name)) => same("encoder.conv_context_size", name, "causal").map(|()| true)?,
         Some(ConvContext::Rows(rows)) if *rows == [taps / 2; 2] => false,
         Some(ConvContext::Rows([before, after])) => {
-            same("encoder.conv_context_size", format!("[{before}, {after}]"), format!("[{}, 0]", taps.saturating_sub(1)))?;
+            same(
+                "encoder.conv_context_size",
+                format!("[{before}, {after}]"),
+                format!("[{}, 0]", taps.saturating_sub(1)),
+            )?;
             true
         }
     };
