@@ -1,11 +1,12 @@
 //! Parity with NeMo on the golden set, and the promises of the engine.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values};
 use super::*;
 use crate::conformer::Context;
-use izwi_types::LiveWindow;
+use izwi_types::{LiveWindow, TranscriptionOptions};
 
 const SET: GoldenSet = GoldenSet { name: "parakeet", variable: "IZWI_GOLDEN_PARAKEET" };
 
@@ -451,6 +452,71 @@ fn parakeet_golden_layouts_are_one_model() {
         let [text, theirs] = [&ours, &nemo].map(|model| model.vocabulary.decode(&tokens(&found)));
         assert_eq!(text, theirs, "{kind}");
     }
+}
+
+#[test]
+fn parakeet_golden_settings_that_cannot_be_computed_are_named() {
+    let refusal = |folder: &Path| {
+        let options = LoadOptions::new(golden_set::device(), Precision::F32);
+        Parakeet::load(folder, &options).unwrap_err().to_string()
+    };
+    let folder = unpacked("stream");
+    let path = folder.path().join("model_config.yaml");
+    let settings = std::fs::read_to_string(&path).unwrap();
+    for (from, to, cause) in [
+        ("normalize: NA", "normalize: all_features", "preprocessor.normalize all_features"),
+        ("features: 128", "features: 0", "bins is 0"),
+        ("n_layers: 2", "n_layers: 100000", "layers is 100000"),
+        ("window_stride: 0.01", "window_stride: 0.02", "window_stride 320"),
+        ("chunked_limited", "chunked_limited_with_rc", "att_context_style chunked_limited_with_rc"),
+        ("conv_norm_type: layer_norm", "conv_norm_type: batch_norm", "conv_norm_type batch_norm"),
+        ("causal_downsampling: true", "causal_downsampling: false", "causal_downsampling false"),
+        ("  - - 12\n    - 5", "  - - 12\n    - 6", "are not whole chunks of 7"),
+        ("  - - 12\n    - 5", "  - - 24\n    - 5", "several sizes"),
+        ("max_symbols: 10", "max_symbols: 0", "tokens of a row is 0"),
+        ("encoder:", "encode:", "encoder"),
+    ] {
+        let changed = settings.replacen(from, to, 1);
+        assert_ne!(changed, settings, "{from}");
+        std::fs::write(&path, changed).unwrap();
+        let found = refusal(folder.path());
+        assert!(found.contains(cause), "{cause}: {found}");
+    }
+    let hf = SET.root().join("tdt/hf");
+    for (field, value, cause) in [
+        ("durations", json!([0, 1, 2, 3, u64::MAX]), "longest duration"),
+        ("max_symbols_per_step", json!(0), "tokens of a row is 0"),
+        ("vocab_size", json!(1), "tokens is 0"),
+        ("model_type", json!("nemotron3_5_asr"), "nemotron3_5_asr"),
+        ("encoder_config.num_mel_bins", json!(0), "bins is 0"),
+        ("encoder_config.num_attention_heads", json!(5), "heads of an even width"),
+        ("encoder_config.conv_kernel_size", json!(8), "no middle"),
+    ] {
+        let mut config: Value =
+            serde_json::from_slice(&std::fs::read(hf.join("config.json")).unwrap()).unwrap();
+        let path = format!("/{}", field.replace('.', "/"));
+        *config.pointer_mut(&path).unwrap() = value;
+        for name in ["model.safetensors", "tokenizer.json"] {
+            std::fs::copy(hf.join(name), folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let found = refusal(folder.path());
+        assert!(found.contains(cause), "{cause}: {found}");
+    }
+}
+
+#[test]
+fn parakeet_golden_options_without_effect_are_refused() {
+    let model = model("tdt");
+    let refusal = |change: fn(&mut TranscriptionOptions)| {
+        let mut input = ListenInput::plain(vec![0.0; 1_600].into());
+        change(&mut input.options);
+        model.prepare(&Input::Listen(input), &LIMITS).map(drop).map_err(|error| error.param)
+    };
+    assert_eq!(refusal(|options| options.temperature = Some(0.0)), Ok(()));
+    assert_eq!(refusal(|options| options.temperature = Some(0.4)), Err("temperature"));
+    assert_eq!(refusal(|options| options.language = Some("de-AT".to_owned())), Ok(()));
+    assert_eq!(refusal(|options| options.language = Some("xx".to_owned())), Err("language"));
 }
 
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };

@@ -111,7 +111,7 @@ impl Parakeet {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut from = Checkpoint::open_folder(folder, &options.device)?;
         from.rename(nemo_name);
-        // The filter bank is computed, and a transducer is never worse than the CTC head beside it.
+        // The filter bank is computed, and of two heads the reference takes the transducer.
         from.skip(|name| name.starts_with("preprocessor.") || name.starts_with("ctc_decoder."));
         let config = Config::load(folder, &from)?;
         let vocabulary = Vocabulary::load(folder, config.tokens)?;
@@ -337,6 +337,9 @@ impl<'a> Share<'a> {
         else {
             return Err(foreign);
         };
+        if entry.start == 0 {
+            *progress = Progress::default();
+        }
         let next = recording.pieces.get(entry.start + 1);
         let piece = recording.pieces.get(entry.start).and_then(|Piece { stretch: index, frames }| {
             let ends = next.is_none_or(|next| next.stretch != *index);
