@@ -10,7 +10,7 @@ use crate::{ConversionError, SourceError, sources};
 /// # Errors
 /// As for a pull.
 pub fn convert_onnx(source: &Path, target: &Path) -> Result<(), ConversionError> {
-    Conversion::Onnx.run(source, target)
+    Conversion::Onnx.run(source, target).map(drop)
 }
 
 /// Converts a CTranslate2 file to safetensors.
@@ -18,7 +18,7 @@ pub fn convert_onnx(source: &Path, target: &Path) -> Result<(), ConversionError>
 /// # Errors
 /// As for a pull.
 pub fn convert_ctranslate2(source: &Path, target: &Path) -> Result<(), ConversionError> {
-    Conversion::Ctranslate2.run(source, target)
+    Conversion::Ctranslate2.run(source, target).map(drop)
 }
 
 /// Unpacks the member `lark/a` of at most 4096 bytes of a package, a wheel or else an npm package, below `folder`.

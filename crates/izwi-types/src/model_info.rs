@@ -34,3 +34,25 @@ pub struct ModelInfo {
     /// Upper bound on the bytes of one running sequence's state, KV blocks not included.
     pub state_bytes: usize,
 }
+
+impl ModelInfo {
+    /// The facts of a model that transcribes recordings of `rate_hz`, without languages and state.
+    pub fn listening(rate_hz: u32, weight_bytes: usize) -> Self {
+        Self {
+            sample_rate_hz: rate_hz,
+            input_sample_rate_hz: rate_hz,
+            tasks: vec![Task::Asr],
+            voices: Vec::new(),
+            speed_range: None,
+            takes_instructions: false,
+            languages: Vec::new(),
+            translates: false,
+            clones_voices: false,
+            appends_text: false,
+            times_words: false,
+            sampling: SamplingParams::GREEDY,
+            weight_bytes,
+            state_bytes: 0,
+        }
+    }
+}

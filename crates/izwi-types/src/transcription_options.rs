@@ -150,6 +150,8 @@ impl TranscriptionOptions {
         let mut options = self.clone();
         // A beam of one is no search.
         options.beam_size.take_if(|size| *size == 1);
+        // At temperature 0 nothing is drawn.
+        options.temperature.take_if(|temperature| *temperature == 0.0);
         let lacked = options.rows().into_iter().find(|row| row.is_set() && !taken.contains(&row.name));
         let Some(OptionRow { name, ability, .. }) = lacked else { return Ok(()) };
         let param = if name == "translate" { "model" } else { name };
@@ -248,6 +250,10 @@ mod tests {
             ]
         );
         assert_eq!(options.check_taken(&["language", "temperature", "keywords"]), Ok(()), "no search");
+        let error = options.check_taken(&["language", "keywords"]).unwrap_err();
+        assert_eq!(error.param, "temperature");
+        let still = TranscriptionOptions { temperature: Some(0.0), ..none() };
+        assert_eq!(still.check_taken(&[]), Ok(()), "nothing is drawn");
         let error = options.check_taken(&["language", "temperature"]).unwrap_err();
         assert_eq!(
             (error.param, &*error.message),

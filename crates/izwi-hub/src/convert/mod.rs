@@ -4,10 +4,11 @@
 
 mod ctranslate2;
 mod error;
+mod nemo;
 mod onnx;
 mod output;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,18 +26,23 @@ pub(crate) enum Conversion {
     OnnxInt8,
     /// The weights of a CTranslate2 speech model, with the names of the transformers library.
     Ctranslate2,
+    /// An archive of the NeMo toolkit: its weights, and beside them its settings and its tokenizer.
+    Nemo,
 }
 
 impl Conversion {
-    /// Converts the file `source` to the safetensors file `target`. Equal input gives equal output.
+    /// Converts the file `source` to the safetensors file `target`. Equal input gives equal output. Returns the files that it
+    /// wrote beside it.
     ///
     /// # Errors
     /// The source is malformed, a conversion rule is missing, or a file operation failed.
-    pub(crate) fn run(self, source: &Path, target: &Path) -> Result<(), ConversionError> {
+    pub(crate) fn run(self, source: &Path, target: &Path) -> Result<Vec<PathBuf>, ConversionError> {
         match self {
-            Self::Onnx => onnx::convert(source, target, Quantised::Floats),
-            Self::OnnxInt8 => onnx::convert(source, target, Quantised::Int8),
-            Self::Ctranslate2 => ctranslate2::convert(source, target),
+            Self::Onnx => onnx::convert(source, target, Quantised::Floats)?,
+            Self::OnnxInt8 => onnx::convert(source, target, Quantised::Int8)?,
+            Self::Ctranslate2 => ctranslate2::convert(source, target)?,
+            Self::Nemo => return nemo::convert(source, target),
         }
+        Ok(Vec::new())
     }
 }

@@ -65,6 +65,9 @@ impl SourceFile {
         ensure(!self.index || self.indexed().is_some(), || {
             format!("'{target}' is an index, so it must end in {INDEX_SUFFIX}")
         })?;
+        ensure(self.convert.is_none() || target.ends_with(".safetensors"), || {
+            format!("'{target}' is converted, so it must end in .safetensors")
+        })?;
         if self.trust.is_some() {
             return self.check_trusted();
         }
@@ -77,9 +80,7 @@ impl SourceFile {
                 format!("text of '{target}' has {} bytes and sha256 {}", found.size, found.sha256)
             })?;
         }
-        ensure(self.convert.is_none() || target.ends_with(".safetensors"), || {
-            format!("'{target}' is converted, so it must end in .safetensors")
-        })
+        Ok(())
     }
 
     /// The single file that an index is named after: `model.safetensors` of `model.safetensors.index.json`.
@@ -92,9 +93,7 @@ impl SourceFile {
         ensure(self.sha256.is_empty() && self.size == 0, || {
             format!("'{target}' has trust: leave sha256 and size out, or trust")
         })?;
-        ensure(self.paths.len() == 1 && self.convert.is_none(), || {
-            format!("'{target}' has trust, so it must have one path and no conversion")
-        })
+        ensure(self.paths.len() == 1, || format!("'{target}' has trust, so it must have one path"))
     }
 }
 

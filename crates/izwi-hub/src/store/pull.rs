@@ -81,10 +81,10 @@ impl Pull<'_> {
         let model = self.staging.join("model");
         remove_folder(&model)?;
         fs::create_dir_all(&model).map_err(IoError::at("create", &model))?;
-        let files = fetched
-            .into_iter()
-            .map(|fetched| place(fetched, &model, progress))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut files = Vec::new();
+        for fetched in fetched {
+            place(fetched, &model, &mut files, progress)?;
+        }
         Record::new(self.manifest, source, files).write(&model)?;
         Ok(model)
     }
@@ -100,38 +100,53 @@ impl Pull<'_> {
     }
 }
 
-/// Moves one fetched file into the model's folder, or converts it there.
+/// Moves one fetched file into the model's folder, or converts it there. Adds what it is then to `files`.
 fn place(
     fetched: Fetched,
     model: &Path,
+    files: &mut Vec<InstalledFile>,
     progress: &mut dyn ProgressSink,
-) -> Result<InstalledFile, SourceError> {
+) -> Result<(), SourceError> {
     let Fetched { file, path } = fetched;
     let target = model.join(&file.target);
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder).map_err(IoError::at("create", folder))?;
     }
-    let contents = match file.convert {
+    let mut written = vec![target.clone()];
+    let mut contents = None;
+    match file.convert {
         None => {
             fs::rename(&path, &target).map_err(IoError::at("rename", &path))?;
-            Fingerprint { sha256: file.sha256.clone(), size: file.size }
+            contents = Some(Fingerprint { sha256: file.sha256.clone(), size: file.size });
         }
         Some(conversion) => {
             progress.note(&format!("converting {}", file.target));
-            conversion.run(&path, &target).map_err(|error| match error {
+            let beside = conversion.run(&path, &target).map_err(|error| match error {
                 ConversionError::Io(error) => SourceError::Io(error),
                 source => SourceError::Convert { file: file.target.clone(), source },
             })?;
-            digest::of_file(&target)?
+            written.extend(beside);
         }
-    };
-    let flush = || OpenOptions::new().write(true).open(&target)?.sync_all();
-    flush().map_err(IoError::at("write", &target))?;
-    Ok(InstalledFile {
-        path: file.target.clone(),
-        sha256: contents.sha256,
-        size: contents.size,
-        fetched_sha256: file.sha256.clone(),
-        convert: file.convert,
-    })
+    }
+    for path in written {
+        let flush = || OpenOptions::new().write(true).open(&path)?.sync_all();
+        flush().map_err(IoError::at("write", &path))?;
+        let found = match contents.take() {
+            Some(known) => known,
+            None => digest::of_file(&path)?,
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = match file.target.rsplit_once('/') {
+            Some((folder, _)) => format!("{folder}/{name}"),
+            None => name.into_owned(),
+        };
+        files.push(InstalledFile {
+            path: name,
+            sha256: found.sha256,
+            size: found.size,
+            fetched_sha256: file.sha256.clone(),
+            convert: file.convert,
+        });
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use izwi_hub::{HubError, Silent, SourceError};
@@ -91,6 +92,45 @@ fn stated_hashes_are_verified_and_recorded() {
     let store = home.store();
     let lark = store.list().into_iter().find(|status| status.manifest.name == "lark").unwrap();
     assert_eq!(lark.manifest.sources[0].bytes(), None, "the manifest has no size");
+}
+
+/// An archive of a model, of the golden sets.
+fn archive() -> Vec<u8> {
+    let folders =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let sets = folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"));
+    let path = sets.map(|set| set.join("ctc/ctc.nemo")).find(|path| path.exists()).unwrap();
+    fs::read(path).unwrap()
+}
+
+#[test]
+fn an_archive_of_a_model_becomes_its_files() {
+    let archive = archive();
+    let files = repository(&[("lark.nemo", &archive)]);
+    let server = serve(&files);
+    let home = Home::new(&server.url());
+    let wanted =
+        "path = \"lark.nemo\"\ntarget = \"model.safetensors\"\nconvert = \"nemo\"\ntrust = \"first-use\"";
+    home.offer(&[hub("bird/lark"), format!("[[sources.files]]\n{wanted}\n")]);
+    home.pull().unwrap();
+    home.store().verify("lark").unwrap();
+    assert!(String::from_utf8(home.read("model_config.yaml")).unwrap().contains("preprocessor:"));
+    assert!(!home.path("models/lark/lark.nemo").exists());
+    assert!(home.left_over().is_empty(), "{:?}", home.left_over());
+    fs::remove_file(home.path("models/lark/tokenizer.model")).unwrap();
+    let error = home.store().installed("lark").unwrap_err().to_string();
+    assert!(error.contains("tokenizer.model is missing"), "{error}");
+    // A damaged archive leaves what was installed.
+    files.lock().unwrap().insert("lark.nemo".to_owned(), archive[..2_000].to_vec());
+    assert!(home.pull().is_err());
+    assert!(home.path("models/lark/model.safetensors").exists());
+    let foreign = repository(&[("lark.nemo", b"no archive")]);
+    let server = serve(&foreign);
+    let home = Home::new(&server.url());
+    home.offer(&[hub("bird/lark"), format!("[[sources.files]]\n{wanted}\n")]);
+    let error = only_failure(home.pull().unwrap_err());
+    assert!(matches!(error, SourceError::Convert { .. }), "{error}");
+    assert!(!home.path("models/lark").exists());
 }
 
 #[test]

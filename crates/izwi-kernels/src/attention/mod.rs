@@ -7,5 +7,5 @@ mod windowed;
 
 pub use dense::{HeadKv, Span, attention, pack_heads};
 pub use paged::{PagedCache, PagedQuery, paged_attention};
-pub use relative::RelativeAttention;
+pub use relative::{RelativeAttention, RelativeSpan};
 pub use windowed::{WindowRows, WindowShape, sliding_window_attention};

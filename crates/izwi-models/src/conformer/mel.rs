@@ -1,6 +1,8 @@
 //! The front end: recordings to log-mel frames. Knows no tensor. Source: `FilterbankFeatures` of the Python package
 //! `nemo-toolkit` 3.0.0.
 
+use std::ops::Range;
+
 use izwi_nn::codec::mel::MelFilterBank;
 use izwi_nn::codec::stft::{Stft, hann};
 
@@ -44,6 +46,12 @@ impl Mel {
     /// Rows of the encoder for these frames.
     pub(crate) fn rows(&self) -> usize {
         self.frames.div_ceil(FRAMES_PER_ROW)
+    }
+
+    /// Some of its frames.
+    pub(crate) fn part(&self, frames: Range<usize>) -> Self {
+        let bins = self.values.len() / self.frames.max(1);
+        Self { values: self.values[frames.start * bins..frames.end * bins].to_vec(), frames: frames.len() }
     }
 }
 

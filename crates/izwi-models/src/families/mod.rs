@@ -21,6 +21,7 @@ mod metal_budget;
 mod parakeet;
 mod pocket_tts;
 mod qwen3_tts;
+mod settings;
 mod voxtral;
 mod whisper;
 

@@ -17,6 +17,7 @@ mod numerals;
 pub mod phonemes;
 pub(crate) mod pieces;
 pub mod rewrite;
+pub(crate) mod sentencepiece;
 pub mod sentences;
 pub(crate) mod tokenizer_file;
 pub(crate) mod units;

@@ -1,7 +1,7 @@
 //! Sequences of different lengths packed into one tensor of rows, so that a layer runs once for all of them.
 //!
 //! Each sequence starts at a multiple of [`ROW_ALIGN`] and is followed by gap rows, at least as many as the widest
-//! convolution reaches. Knows positions only, no layer and no model.
+//! convolution reaches, unless they are dense. Knows positions only, no layer and no model.
 
 use std::ops::Range;
 
@@ -26,11 +26,23 @@ impl PackedRows {
     /// # Errors
     /// The device is out of memory.
     pub fn new(lengths: &[usize], gap: usize, device: &Device) -> Result<Self> {
+        Self::lay_out(lengths, |end| (end + gap).next_multiple_of(ROW_ALIGN), device)
+    }
+
+    /// Lays out sequences one right after another, for layers that take what comes before them from states.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn dense(lengths: &[usize], device: &Device) -> Result<Self> {
+        Self::lay_out(lengths, |end| end, device)
+    }
+
+    fn lay_out(lengths: &[usize], next: impl Fn(usize) -> usize, device: &Device) -> Result<Self> {
         let mut spans = Vec::with_capacity(lengths.len());
         let mut rows = 0;
         for &length in lengths {
             spans.push(rows..rows + length);
-            rows = (rows + length + gap).next_multiple_of(ROW_ALIGN);
+            rows = next(rows + length);
         }
         let mut mask = vec![0f32; rows];
         spans.iter().for_each(|span| mask[span.clone()].fill(1.0));

@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 
 use super::{device, random, worst};
-use crate::attention::relative::{relative_mixed, sinusoids};
+use crate::attention::relative::{RelativeSpan, relative_mixed, sinusoids};
 use crate::layers::conv::{DenseConv, DepthwiseConv, DepthwiseConv2d, GluConv, StridedConv};
 use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, RmsNorm};
 
@@ -28,7 +28,8 @@ fn relative_attention_equals_the_cpu() {
         compare(&format!("{heads} {head_dim} {lengths:?}"), 2e-5, |to, device| {
             let distances = sinusoids(longest, width, device).unwrap();
             let [content, place] = biases.each_ref().map(to);
-            relative_mixed(&to(&mixed), &distances, [&content, &place], heads, packed.spans()).unwrap()
+            let spans: Vec<_> = packed.spans().iter().cloned().map(RelativeSpan::whole).collect();
+            relative_mixed(&to(&mixed), &distances, [&content, &place], heads, &spans).unwrap()
         });
     }
 }

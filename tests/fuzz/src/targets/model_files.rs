@@ -35,7 +35,7 @@ pub(super) const SENTENCEPIECE: Target = Target {
 };
 
 /// Family, folder and settings file.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 13] = [
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "config.json"),
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "speech_tokenizer/config.json"),
     ("lfm2_audio", "tests/golden/lfm2_audio", "config.json"),
@@ -46,6 +46,9 @@ const FILES: [(&str, &str, &str); 10] = [
     ("pocket_tts", "tests/golden/pocket_tts/pointwise", "config.yaml"),
     ("kokoro", "tests/golden/kokoro", "config.json"),
     ("voxtral", "tests/golden/voxtral", "config.json"),
+    ("parakeet", "tests/golden/parakeet/tdt/hf", "config.json"),
+    ("parakeet", "tests/golden/parakeet/stream/hf", "config.json"),
+    ("parakeet", "tests/golden/parakeet/stream/hf", "processor_config.json"),
 ];
 
 /// Those of [`FILES`] that are YAML.

@@ -1,9 +1,14 @@
 //! Parity with NeMo on the golden set, and the promises of the engine.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values};
 use super::*;
+use crate::conformer::Context;
+use izwi_types::{LiveWindow, TranscriptionOptions};
+
+mod stream;
 
 const SET: GoldenSet = GoldenSet { name: "parakeet", variable: "IZWI_GOLDEN_PARAKEET" };
 
@@ -53,7 +58,9 @@ fn check_text(model: &Parakeet, mut tokens: Vec<Timed>, case: &Case, name: &str)
     let found: Vec<u32> = tokens.iter().map(|token| token.token).collect();
     assert_eq!(found, case.tokens, "{name}");
     assert_eq!(model.vocabulary.decode(&found), case.text, "{name}");
-    model.vocabulary.settle(&mut tokens);
+    if model.head.settles_marks() {
+        model.vocabulary.settle(&mut tokens);
+    }
     let times = |offsets: &[Offsets]| -> Vec<(usize, usize)> {
         offsets.iter().map(|offset| (offset.start_offset, offset.end_offset)).collect()
     };
@@ -96,7 +103,7 @@ fn check_encoder(model: &Parakeet, case: &str) -> Mel {
     let theirs = by_rows(&golden["mel"]).narrow(0, 0, mel.frames).unwrap();
     compare(&format!("{case} mel"), &mel.values, &values(&theirs), TOLERANCE);
     let mut compared = 0;
-    let rows = mel.rows();
+    let rows = model.rows(&mel);
     assert_eq!(rows, ids(&golden["encoded_len"])[0] as usize, "{case}");
     let valid = |theirs: &Tensor| values(&theirs.squeeze(0).unwrap().narrow(0, 0, rows).unwrap());
     let encoded = model
@@ -162,9 +169,10 @@ fn parakeet_golden_batch() {
     let encoded = model.encoder.forward(&mels.each_ref()).unwrap();
     let mut start = 0;
     for (index, mel) in mels.iter().enumerate() {
-        let ours = encoded.narrow(0, start, mel.rows()).unwrap();
-        start += mel.rows();
-        let theirs = golden["encoded"].get(index).unwrap().t().unwrap().narrow(0, 0, mel.rows()).unwrap();
+        let ours = encoded.narrow(0, start, model.rows(mel)).unwrap();
+        start += model.rows(mel);
+        let theirs =
+            golden["encoded"].get(index).unwrap().t().unwrap().narrow(0, 0, model.rows(mel)).unwrap();
         compare(&format!("batch {index}"), &values(&ours), &values(&theirs), TOLERANCE);
         let alone = model.encoder.forward(&[mel]).unwrap();
         golden_set::assert_same("alone", &values(&ours), &values(&alone));
@@ -181,23 +189,195 @@ fn parakeet_golden_batch() {
     }
 }
 
+fn tokens(found: &[Timed]) -> Vec<u32> {
+    found.iter().map(|token| token.token).collect()
+}
+
+#[test]
+fn parakeet_golden_local_attention() {
+    let mut model = model("tdt");
+    let (golden, expected) = (SET.tensors("tdt.local8"), SET.json::<LocalCase>("tdt.local8"));
+    model.encoder.see(Context::Near(expected.att_context_size));
+    let mel = model.front_end.frames(&values(&SET.tensors(&expected.audio)["audio"]));
+    let encoded = model.encoder.forward(&[&mel]).unwrap();
+    let theirs = by_rows(&golden["encoded"]).narrow(0, 0, model.rows(&mel)).unwrap();
+    compare("local attention", &values(&encoded), &values(&theirs), TOLERANCE);
+    let found = model.transcribe(&[&mel]).unwrap().remove(0);
+    assert_eq!(tokens(&found), expected.tokens);
+    assert_eq!(model.vocabulary.decode(&expected.tokens), expected.text);
+}
+
+#[derive(Debug, Deserialize)]
+struct LocalCase {
+    att_context_size: [usize; 2],
+    audio: String,
+    tokens: Vec<u32>,
+    text: String,
+}
+
+/// The archive of a checkpoint as the folder that a pull makes of it.
+fn unpacked(kind: &str) -> tempfile::TempDir {
+    let archive = std::fs::read(SET.root().join(kind).join(format!("{kind}.nemo"))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut rest = &archive[..];
+    while rest[0] != 0 {
+        let (header, content) = rest.split_at(512);
+        let field = |at: std::ops::Range<usize>| std::str::from_utf8(&header[at]).unwrap().trim_matches('\0');
+        let size = usize::from_str_radix(field(124..136).trim(), 8).unwrap();
+        let name = field(0..100).trim_start_matches("./");
+        let name = if name.ends_with("tokenizer.model") { "tokenizer.model" } else { name };
+        std::fs::write(folder.path().join(name), &content[..size]).unwrap();
+        rest = &content[size.next_multiple_of(512)..];
+    }
+    let weights = candle_core::pickle::read_all(folder.path().join("model_weights.ckpt")).unwrap();
+    let used = weights.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked"));
+    candle_core::safetensors::save(&used.collect(), folder.path().join("model.safetensors")).unwrap();
+    folder
+}
+
+#[test]
+fn parakeet_golden_layouts_are_one_model() {
+    for (kind, case) in [("tdt", "tdt.b"), ("ctc", "ctc.a"), ("stream", "stream.audio")] {
+        let ours = model(kind);
+        let folder = unpacked(kind);
+        let options = LoadOptions::new(golden_set::device(), Precision::F32);
+        let nemo = Parakeet::load(folder.path(), &options).unwrap();
+        assert_eq!(nemo.chunks, ours.chunks, "{kind}");
+        assert_eq!(nemo.encoder.shape().context, ours.encoder.shape().context, "{kind}");
+        let samples = values(&SET.tensors(case)["audio"]);
+        let [mel, theirs] = [&ours, &nemo].map(|model| model.front_end.frames(&samples));
+        golden_set::assert_same(kind, &mel.values, &theirs.values);
+        let [rows, theirs] = [&ours, &nemo].map(|model| values(&model.encoder.forward(&[&mel]).unwrap()));
+        golden_set::assert_same(kind, &rows, &theirs);
+        let [found, theirs] = [&ours, &nemo].map(|model| model.transcribe(&[&mel]).unwrap().remove(0));
+        assert_eq!(found, theirs, "{kind}");
+        let [text, theirs] = [&ours, &nemo].map(|model| model.vocabulary.decode(&tokens(&found)));
+        assert_eq!(text, theirs, "{kind}");
+    }
+}
+
+/// Settings with another value for the first field of a name.
+fn with(settings: &str, key: &str, value: &str) -> String {
+    let line = settings.lines().find(|line| line.trim_start().starts_with(&format!("{key}:"))).unwrap();
+    let (before, after) = settings.split_once(line).unwrap();
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let is_part =
+        |line: &&str| [format!("{indent}-"), format!("{indent} ")].iter().any(|own| line.starts_with(own));
+    let rest: Vec<&str> = after.lines().skip(1).skip_while(is_part).collect();
+    format!("{before}{indent}{key}: {value}\n{}\n", rest.join("\n"))
+}
+
+#[test]
+fn parakeet_golden_settings_that_cannot_be_computed_are_named() {
+    let refusal = |folder: &Path| {
+        let options = LoadOptions::new(golden_set::device(), Precision::F32);
+        Parakeet::load(folder, &options).unwrap_err().to_string()
+    };
+    let folder = unpacked("stream");
+    let path = folder.path().join("model_config.yaml");
+    let settings = std::fs::read_to_string(&path).unwrap();
+    for (key, value, cause) in [
+        ("normalize", "all_features", "preprocessor.normalize all_features"),
+        ("features", "0", "bins is 0"),
+        ("n_layers", "100000", "layers is 100000"),
+        ("window_stride", "0.02", "window_stride 320"),
+        ("att_context_style", "chunked_limited_with_rc", "att_context_style chunked_limited_with_rc"),
+        ("conv_norm_type", "batch_norm", "conv_norm_type batch_norm"),
+        ("causal_downsampling", "false", "causal_downsampling false"),
+        ("att_context_size", "[[12, 6]]", "12 rows of context are not whole chunks of 7"),
+        ("att_context_size", "[[12, 5], [24, 5]]", "several sizes"),
+        ("max_symbols", "0", "tokens of a row is 0"),
+    ] {
+        std::fs::write(&path, with(&settings, key, value)).unwrap();
+        let found = refusal(folder.path());
+        assert!(found.contains(cause), "{cause}: {found}");
+    }
+    let hf = SET.root().join("tdt/hf");
+    for (field, value, cause) in [
+        ("durations", json!([0, 1, 2, 3, u64::MAX]), "longest duration"),
+        ("max_symbols_per_step", json!(0), "tokens of a row is 0"),
+        ("vocab_size", json!(1), "tokens is 0"),
+        ("model_type", json!("nemotron3_5_asr"), "nemotron3_5_asr"),
+        ("encoder_config.num_mel_bins", json!(0), "bins is 0"),
+        ("encoder_config.num_attention_heads", json!(1_009), "heads of an even width"),
+        ("encoder_config.conv_kernel_size", json!(8), "no middle"),
+    ] {
+        let mut config: Value =
+            serde_json::from_slice(&std::fs::read(hf.join("config.json")).unwrap()).unwrap();
+        let path = format!("/{}", field.replace('.', "/"));
+        *config.pointer_mut(&path).unwrap() = value;
+        for name in ["model.safetensors", "tokenizer.json"] {
+            std::fs::copy(hf.join(name), folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let found = refusal(folder.path());
+        assert!(found.contains(cause), "{cause}: {found}");
+    }
+}
+
+#[test]
+fn parakeet_golden_options_without_effect_are_refused() {
+    let model = model("tdt");
+    let refusal = |change: fn(&mut TranscriptionOptions)| {
+        let mut input = ListenInput::plain(vec![0.0; 1_600].into());
+        change(&mut input.options);
+        model.prepare(&Input::Listen(input), &LIMITS).map(drop).map_err(|error| error.param)
+    };
+    assert_eq!(refusal(|options| options.temperature = Some(0.0)), Ok(()));
+    assert_eq!(refusal(|options| options.temperature = Some(0.4)), Err("temperature"));
+    assert_eq!(refusal(|options| options.language = Some("de-AT".to_owned())), Ok(()));
+    assert_eq!(refusal(|options| options.language = Some("xx".to_owned())), Err("language"));
+}
+
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 4096 };
 
-/// What the model makes of one input.
-fn run(model: &Parakeet, input: ListenInput) -> StepOutput {
+/// What the model makes of each step of one input.
+fn run_steps(model: &Parakeet, input: ListenInput) -> Vec<StepOutput> {
     let prepared = model.prepare(&Input::Listen(input), &LIMITS).unwrap();
     let mut state = model.start(&prepared);
     let mut kv = KvPool::new(None, 1, 8, &golden_set::device()).unwrap();
-    let entry = BatchEntry {
-        prepared: &prepared,
-        state: &mut state,
-        start: 0,
-        begins: true,
-        num_tokens: 1,
-        block_table: &[],
-        branch_tables: &[],
-    };
-    model.forward(&mut kv, &mut [entry]).unwrap().remove(0).unwrap()
+    let mut outputs: Vec<StepOutput> = Vec::new();
+    while outputs.last().is_none_or(|output| !output.finished) {
+        let entry = BatchEntry {
+            prepared: &prepared,
+            state: &mut state,
+            start: outputs.len(),
+            begins: outputs.is_empty(),
+            num_tokens: 1,
+            block_table: &[],
+            branch_tables: &[],
+        };
+        outputs.push(model.forward(&mut kv, &mut [entry]).unwrap().remove(0).unwrap());
+    }
+    outputs
+}
+
+/// What the model makes of an input of one step.
+fn run(model: &Parakeet, input: ListenInput) -> StepOutput {
+    let mut outputs = run_steps(model, input);
+    assert_eq!(outputs.len(), 1);
+    outputs.remove(0)
+}
+
+#[test]
+fn parakeet_golden_long_recordings_are_transcribed_chunk_by_chunk() {
+    let model = model("stream");
+    let once = values(&SET.tensors("stream.audio")["audio"]);
+    let samples: Arc<[f32]> = once.iter().copied().cycle().take(5 * once.len()).collect();
+    let mut input = ListenInput::plain(Arc::clone(&samples));
+    (input.window, input.options) = (Some(LiveWindow::default()), input.options.with_words());
+    let steps = run_steps(&model, input);
+    assert!(steps.len() > 1);
+    let text: String = steps.iter().map(|step| step.text.as_str()).collect();
+    let words: Vec<Word> =
+        steps.iter().flat_map(|step| &step.segments).flat_map(|segment| segment.words.clone()).collect();
+    assert_eq!(words.iter().map(|word| word.text.as_str()).collect::<String>(), text);
+    let whole = model.transcribe(&[&model.front_end.frames(&samples)]).unwrap().remove(0);
+    let expected = model.vocabulary.words(&whole);
+    let texts: String = expected.iter().map(|word| format!(" {}", word.text.trim())).collect();
+    assert_eq!(text, texts);
+    let starts: Vec<f64> = expected.iter().map(|word| word.start as f64 * ROW_S).collect();
+    assert_eq!(words.iter().map(|word| word.start_s).collect::<Vec<_>>(), starts);
 }
 
 #[test]
@@ -205,7 +385,7 @@ fn parakeet_golden_recordings_have_words_and_windows_leave_out_what_is_decided()
     let model = model("tdt");
     let samples: Arc<[f32]> = values(&SET.tensors("tdt.b")["audio"]).into();
     let window = |decided: &str| {
-        let window = izwi_types::LiveWindow { decided: decided.to_owned(), is_thorough: false };
+        let window = LiveWindow { decided: decided.to_owned(), is_thorough: false };
         let mut input = ListenInput::plain(Arc::clone(&samples));
         (input.window, input.options) = (Some(window), input.options.with_words().with_logprobs());
         run(&model, input)

@@ -1,8 +1,8 @@
 //! The parakeet family: recordings to text by a conformer and a transducer or CTC, a stretch of speech of at most 30 s in
-//! each pass.
+//! each step. Models whose rows see nothing after their chunk take stretches of any length, some chunks in each step.
 //!
 //! The encoder computes all stretches of a step together; the search follows in lockstep. Source of the architecture: the
-//! Python package `nemo-toolkit` 3.0.0; checkpoints in the layout of `transformers` 5.24.0.
+//! Python package `nemo-toolkit` 3.0.0; checkpoints in its layout or in that of `transformers` 5.24.0.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,10 +12,10 @@ use candle_core::Tensor;
 use izwi_audio::vad::VadModel;
 
 use self::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ, nemo_name};
-use self::transducer::Transducer;
+use self::transducer::{Search, Transducer};
 use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
-use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel};
+use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel, Stream};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
 use crate::warm_up;
@@ -23,9 +23,10 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::Linear;
+use izwi_nn::sampling::{argmax, logprob};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, SamplingParams, Segment,
-    StepOutput, Task, TokenLogprob, Word, Work,
+    Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, Segment, StepOutput,
+    TokenLogprob, Word, Work, excerpt, languages,
 };
 
 mod config;
@@ -34,10 +35,13 @@ mod golden;
 mod transducer;
 mod vocabulary;
 
+/// Rows of a step where stretches are computed chunk by chunk.
+const ROWS_OF_STEP: usize = 112;
 /// Seconds of a row of the encoder.
 const ROW_S: f64 = (FRAMES_PER_ROW * HOP) as f64 / SAMPLE_RATE_HZ as f64;
 
-/// Loads the checkpoint in `folder`: `config.json`, `tokenizer.json` and `model.safetensors` or its parts.
+/// Loads the checkpoint in `folder`: `config.json` or `model_config.yaml`, `tokenizer.json` or `tokenizer.model`, and
+/// `model.safetensors` or its parts.
 ///
 /// # Errors
 /// A file is missing or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the error
@@ -51,6 +55,8 @@ struct Parakeet {
     info: ModelInfo,
     front_end: FrontEnd,
     encoder: Encoder,
+    /// Rows of a chunk that can be chosen, the default first, where stretches are computed chunk by chunk.
+    chunks: Vec<usize>,
     head: Head,
     vocabulary: Vocabulary,
     vad: VadModel,
@@ -69,6 +75,8 @@ enum Head {
 #[derive(Debug)]
 struct Recording {
     stretches: Vec<Stretch>,
+    /// What each step computes.
+    pieces: Vec<Piece>,
     has_words: bool,
     has_logprobs: bool,
     /// Words of a window of live audio that are decided, and not part of its transcript.
@@ -83,38 +91,45 @@ struct Stretch {
     mel: Mel,
 }
 
+/// Some frames of a stretch.
+#[derive(Debug)]
+struct Piece {
+    stretch: usize,
+    frames: Range<usize>,
+}
+
+/// What the next step of a recording needs of those before.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The stretch that was begun.
+    begun: Option<(Stream, Search)>,
+    /// Tokens of its sentences that may go on.
+    pending: Vec<Timed>,
+}
+
 impl Parakeet {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
-        let config = Config::load(folder)?;
-        let vocabulary = Vocabulary::load(folder, config.tokens)?;
-        let precision = options.weight_precision();
         let mut from = Checkpoint::open_folder(folder, &options.device)?;
         from.rename(nemo_name);
+        // The filter bank is computed, and of two heads the reference takes the transducer.
+        from.skip(|name| name.starts_with("preprocessor.") || name.starts_with("ctc_decoder."));
+        let config = Config::load(folder, &from)?;
+        let vocabulary = Vocabulary::load(folder, config.tokens)?;
+        let precision = options.weight_precision();
         let mut from = options.cached(from, precision);
         let encoder = Encoder::load(&mut from, "encoder", config.encoder, precision)?;
         let head = Head::load(&mut from, &config, precision)?;
         let weight_bytes = from.taken() * precision.bits() / 8;
         from.finish()?;
         Ok(Self {
+            // A checkpoint does not tell its languages, its manifest does.
             info: ModelInfo {
-                sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                tasks: vec![Task::Asr],
-                voices: Vec::new(),
-                speed_range: None,
-                takes_instructions: false,
-                // A checkpoint does not tell them, its manifest does.
-                languages: Vec::new(),
-                translates: false,
-                clones_voices: false,
-                appends_text: false,
-                times_words: false,
-                sampling: SamplingParams::GREEDY,
-                weight_bytes,
-                state_bytes: 0,
+                state_bytes: encoder.stream_bytes(),
+                ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
             front_end: FrontEnd::new(config.mel()),
             encoder,
+            chunks: config.chunks,
             head,
             vocabulary,
             vad: options.vad.clone(),
@@ -128,29 +143,98 @@ impl Parakeet {
         Stretch { start: frames.start, mel }
     }
 
+    /// Rows of the encoder for a spectrum.
+    fn rows(&self, mel: &Mel) -> usize {
+        self.encoder.shape().rows(mel.frames)
+    }
+
     /// The tokens of each of some spectra, which have a frame at least.
     fn transcribe(&self, spectra: &[&Mel]) -> Result<Vec<Vec<Timed>>, Error> {
         if spectra.is_empty() {
             return Ok(Vec::new());
         }
         let encoded = self.encoder.forward(spectra)?;
-        let counts: Vec<usize> = spectra.iter().map(|mel| mel.rows()).collect();
+        let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
         self.head.decode(&encoded, &counts)
     }
 
-    /// The transcript of a stretch whose tokens are `tokens`.
-    fn output(&self, recording: &Recording, stretch: &Stretch, mut tokens: Vec<Timed>) -> StepOutput {
-        tokens.retain(|token| !self.vocabulary.is_special(token.token));
-        self.vocabulary.settle(&mut tokens);
-        let words = self.vocabulary.words(&tokens);
+    /// As [`Self::transcribe`] for the next frames of stretches, if they are computed chunk by chunk.
+    fn go_on(&self, frames: &[&Mel], progress: &mut [&mut Progress]) -> Result<Vec<Vec<Timed>>, Error> {
+        let (Head::Transducer(transducer), [chunk, ..]) = (&self.head, &self.chunks[..]) else {
+            return self.transcribe(frames);
+        };
+        if frames.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut streams, mut searches) = (Vec::new(), Vec::new());
+        for progress in progress {
+            let begun = match progress.begun.take() {
+                Some(begun) => begun,
+                None => (self.encoder.stream(*chunk), transducer.begin()?),
+            };
+            let (stream, search) = progress.begun.insert(begun);
+            streams.push(stream);
+            searches.push(search);
+        }
+        let before: Vec<usize> = streams.iter().map(|stream| stream.rows()).collect();
+        let encoded = self.encoder.advance(frames, &mut streams)?;
+        let counts: Vec<usize> =
+            streams.iter().zip(before).map(|(stream, before)| stream.rows() - before).collect();
+        transducer.advance(&encoded, &counts, &mut searches)?;
+        Ok(searches.into_iter().map(|search| std::mem::take(&mut search.found)).collect())
+    }
+
+    /// The transcript of what was found in a stretch: all of it if it `ends`, else the sentences that do not go on.
+    fn output(
+        &self,
+        recording: &Recording,
+        stretch: &Stretch,
+        tokens: Vec<Timed>,
+        (progress, ends): (&mut Progress, bool),
+    ) -> StepOutput {
+        let tokens = tokens.into_iter().filter(|token| !self.vocabulary.is_special(token.token));
+        let known = progress.pending.len();
+        progress.pending.extend(tokens);
+        let mut output =
+            StepOutput { generated_tokens: progress.pending.len() - known, ..StepOutput::default() };
+        if self.head.settles_marks() {
+            self.vocabulary.settle(&mut progress.pending);
+        }
+        let words = self.vocabulary.words(&progress.pending);
         let words = words.get(recording.decided..).unwrap_or_default();
-        let mut output = StepOutput { generated_tokens: tokens.len(), ..StepOutput::default() };
-        for range in vocabulary::segments(words) {
+        let mut sentences = vocabulary::segments(words);
+        if !ends {
+            sentences.pop();
+        }
+        let mut told = 0;
+        for range in sentences {
             let segment = self.segment(recording, stretch, &words[range]);
+            told += segment.tokens.len();
             output.text.push_str(&segment.text);
             output.segments.push(segment);
         }
+        if ends {
+            *progress = Progress::default();
+        } else {
+            progress.pending.drain(..told);
+        }
         output
+    }
+
+    /// The pieces of a stretch: one, or some chunks each. Words can be left out of one alone.
+    fn pieces(&self, index: usize, stretch: &Stretch, decided: usize) -> Vec<Piece> {
+        let frames = stretch.mel.frames;
+        let mut ends = vec![frames];
+        if let (Head::Transducer(_), Some(chunk), 0) = (&self.head, self.chunks.first(), decided) {
+            let rows = (ROWS_OF_STEP / chunk).max(1) * chunk;
+            // The first row of a recording is made of one frame.
+            ends = (1 + FRAMES_PER_ROW * (rows - 1)..frames)
+                .step_by(FRAMES_PER_ROW * rows)
+                .chain([frames])
+                .collect();
+        }
+        let starts = std::iter::once(0).chain(ends.clone());
+        starts.zip(ends).map(|(start, end)| Piece { stretch: index, frames: start..end }).collect()
     }
 
     fn segment(&self, recording: &Recording, stretch: &Stretch, words: &[TimedWord]) -> Segment {
@@ -194,6 +278,14 @@ impl Head {
         Ok(Self::Ctc { output, blank: config.tokens })
     }
 
+    /// Whether punctuation takes no time. As in the reference, which leaves the times of plain transducers as they are.
+    fn settles_marks(&self) -> bool {
+        match self {
+            Self::Ctc { .. } => true,
+            Self::Transducer(transducer) => transducer.has_durations(),
+        }
+    }
+
     /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each.
     fn decode(&self, encoded: &Tensor, counts: &[usize]) -> Result<Vec<Vec<Timed>>, Error> {
         let (output, blank) = match self {
@@ -217,7 +309,7 @@ fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
     let mut tokens: Vec<Timed> = Vec::new();
     let mut before = blank;
     for (row, logits) in logits.iter().enumerate() {
-        let token = likeliest(logits);
+        let token = argmax(logits);
         if token != blank && token != before {
             let start = tokens.last().map_or(row.saturating_sub(1), |last| last.end);
             let logprob = logprob(logits, token);
@@ -228,37 +320,34 @@ fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
     tokens
 }
 
-/// Index of the largest value, the first of equal ones; 0 without values.
-fn likeliest(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = index;
-        }
-    }
-    best
-}
-
-/// The natural logarithm of a token's probability.
-fn logprob(logits: &[f32], token: usize) -> f32 {
-    let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();
-    logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - peak - total.ln())
-}
-
 /// The share of an entry in a step.
 struct Share<'a> {
     recording: &'a Recording,
-    /// `None` if the recording has no speech.
-    stretch: Option<&'a Stretch>,
+    progress: &'a mut Progress,
+    /// The stretch, its frames, and whether those are its last; `None` if the recording has no speech.
+    piece: Option<(&'a Stretch, Mel, bool)>,
     finished: bool,
 }
 
-fn share<'a>(entry: &BatchEntry<'a>) -> Result<Share<'a>, Error> {
-    let recording = entry.prepared.payload.downcast_ref::<Recording>();
-    let recording = recording.ok_or(Error::Internal("an entry was prepared by another family"))?;
-    let finished = entry.start + 1 >= recording.stretches.len();
-    Ok(Share { recording, stretch: recording.stretches.get(entry.start), finished })
+impl<'a> Share<'a> {
+    fn of<'b: 'a>(entry: &'a mut BatchEntry<'b>) -> Result<Self, Error> {
+        let foreign = Error::Internal("an entry was prepared by another family");
+        let (Some(recording), Some(progress)) =
+            (entry.prepared.payload.downcast_ref::<Recording>(), entry.state.downcast_mut::<Progress>())
+        else {
+            return Err(foreign);
+        };
+        if entry.start == 0 {
+            *progress = Progress::default();
+        }
+        let next = recording.pieces.get(entry.start + 1);
+        let piece = recording.pieces.get(entry.start).and_then(|Piece { stretch: index, frames }| {
+            let ends = next.is_none_or(|next| next.stretch != *index);
+            let stretch = recording.stretches.get(*index)?;
+            Some((stretch, stretch.mel.part(frames.clone()), ends))
+        });
+        Ok(Self { recording, progress, piece, finished: next.is_none() })
+    }
 }
 
 impl SpeechModel for Parakeet {
@@ -273,17 +362,28 @@ impl SpeechModel for Parakeet {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = &input.options;
-        // The language follows the recording: a hint has no effect.
-        let taken =
-            ["language", "chunking_strategy", "timestamp_granularities", "include", "temperature", "seed"];
-        options.check_taken(&taken)?;
+        options.check_taken(&[
+            "language",
+            "chunking_strategy",
+            "timestamp_granularities",
+            "include",
+            "seed",
+        ])?;
+        // The language follows the recording: a hint must name one, and has no effect.
+        if let Some(wanted) =
+            options.language.as_deref().filter(|wanted| languages::code_of(wanted).is_none())
+        {
+            let message = format!("language '{}' is unknown; leave it out", excerpt(wanted));
+            return Err(InputError { param: "language", message });
+        }
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let is_whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
         let (regions, longest) = match is_whole {
             true => (regions::whole(&input.samples), usize::MAX),
             false => {
                 let detection = options.detection();
-                (regions::find(&self.vad, &input.samples, detection.as_ref()), WINDOW_FRAMES)
+                let longest = if self.chunks.is_empty() { WINDOW_FRAMES } else { usize::MAX };
+                (regions::find(&self.vad, &input.samples, detection.as_ref()), longest)
             }
         };
         // Speech without a pause is cut where it is too long for one pass.
@@ -292,32 +392,45 @@ impl SpeechModel for Parakeet {
         });
         let stretches = pieces.map(|frames| self.stretch(&input.samples, frames));
         let stretches: Vec<Stretch> = stretches.filter(|stretch| stretch.mel.frames > 0).collect();
-        let size = |stretch: &Stretch| stretch.mel.rows().min(limits.max_tokens_per_step);
-        let mut units: Vec<usize> = stretches.iter().map(size).collect();
+        let decided = input.window.as_ref().map_or(0, |window| window.decided.split_whitespace().count());
+        let pieces: Vec<Piece> = stretches
+            .iter()
+            .enumerate()
+            .flat_map(|(index, stretch)| self.pieces(index, stretch, decided))
+            .collect();
+        let size =
+            |piece: &Piece| piece.frames.len().div_ceil(FRAMES_PER_ROW).min(limits.max_tokens_per_step);
+        let mut units: Vec<usize> = pieces.iter().map(size).collect();
         if units.is_empty() {
             units.push(1);
         }
         let (has_words, has_logprobs) = (options.words(), options.logprobs());
-        let decided = input.window.as_ref().map_or(0, |window| window.decided.split_whitespace().count());
-        let recording = Recording { stretches, has_words, has_logprobs, decided };
+        let recording = Recording { stretches, pieces, has_words, has_logprobs, decided };
         Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
     }
 
     fn start(&self, _prepared: &Prepared) -> SequenceState {
-        Box::new(())
+        Box::new(Progress::default())
     }
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
-        let shares: Vec<_> = batch.iter().map(share).collect();
-        let stretches = shares.iter().flatten().filter_map(|share| share.stretch);
-        let spectra: Vec<&Mel> = stretches.map(|stretch| &stretch.mel).collect();
-        let mut transcribed = self.transcribe(&spectra)?.into_iter();
+        let mut shares: Vec<_> = batch.iter_mut().map(Share::of).collect();
+        let (mut frames, mut progress) = (Vec::new(), Vec::new());
+        for share in shares.iter_mut().flatten() {
+            if let Some((_, mel, _)) = &share.piece {
+                frames.push(mel);
+                progress.push(&mut *share.progress);
+            }
+        }
+        let mut found = self.go_on(&frames, &mut progress)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
-            let Share { recording, stretch, finished } = share?;
-            let Some(stretch) = stretch else { return Ok(StepOutput { finished, ..StepOutput::default() }) };
+            let Share { recording, progress, piece, finished } = share?;
+            let Some((stretch, _, ends)) = piece else {
+                return Ok(StepOutput { finished, ..StepOutput::default() });
+            };
             let missing = Error::Internal("the network has no result for a stretch");
-            let tokens = transcribed.next().ok_or(missing)?;
-            Ok(StepOutput { finished, ..self.output(recording, stretch, tokens) })
+            let tokens = found.next().ok_or(missing)?;
+            Ok(StepOutput { finished, ..self.output(recording, stretch, tokens, (progress, ends)) })
         });
         Ok(outputs.collect())
     }

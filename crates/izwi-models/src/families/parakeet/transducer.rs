@@ -1,7 +1,5 @@
 //! Transducers: tokens so far predict the next one jointly with each row of the encoder. Greedy search in lockstep over
-//! recordings. Source: the Python package `nemo-toolkit` 3.0.0 (`GreedyBatchedTDTInfer`, `GreedyBatchedRNNTInfer`).
-
-use std::ops::Range;
+//! recordings, whose rows may come in pieces. Source: the Python package `nemo-toolkit` 3.0.0 (`GreedyBatchedTDTInfer`, `GreedyBatchedRNNTInfer`).
 
 use candle_core::{DType, Device, Tensor};
 
@@ -10,6 +8,7 @@ use super::vocabulary::Timed;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::{Linear, LstmCell};
+use izwi_nn::sampling::{argmax, logprob};
 use izwi_types::Precision;
 
 /// Rows that are joined at once, as if blanks came: a token that comes makes those after it useless.
@@ -31,19 +30,34 @@ pub(super) struct Transducer {
 }
 
 /// A search in one recording.
-struct Search {
-    /// Its rows among those of all recordings.
-    rows: Range<usize>,
-    /// The next row.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// Rows that are known, and the first of those that the tensor of this pass has, at its row `place`.
+    known: usize,
+    first: usize,
+    place: usize,
+    /// The next row; a duration may reach beyond those known.
     at: usize,
     /// Tokens of the row at which the last one came.
     count: usize,
     last: Option<usize>,
     /// Hidden states and cells of the layers, `[1, width]` each.
     states: Vec<[Tensor; 2]>,
-    /// What the tokens so far predict, `[1, joint width]`.
-    prediction: Tensor,
-    found: Vec<Timed>,
+    /// What the tokens so far predict, `[1, joint width]`; `None` before the first rows.
+    prediction: Option<Tensor>,
+    /// Tokens that were found and not taken yet.
+    pub(super) found: Vec<Timed>,
+}
+
+impl Search {
+    fn is_open(&self) -> bool {
+        self.at < self.known
+    }
+
+    /// The tensor's rows that are joined next.
+    fn ahead(&self) -> (usize, usize) {
+        (self.place + self.at - self.first, AHEAD.min(self.known - self.at))
+    }
 }
 
 /// What is decided at a row.
@@ -59,7 +73,7 @@ impl Transducer {
     /// # Errors
     /// As [`Checkpoint::take`].
     pub(super) fn load(from: &mut Checkpoint, config: &Config, precision: Precision) -> Result<Self, Error> {
-        let HeadShape::Transducer { width, layers, ref durations, max_symbols } = config.head else {
+        let HeadShape::Transducer { width, joint, layers, ref durations, max_symbols } = config.head else {
             return Err(Error::Internal("a head is no transducer"));
         };
         let (blank, rows) = (config.tokens, config.encoder.width);
@@ -72,14 +86,19 @@ impl Transducer {
         Ok(Self {
             embedding: embedding.to_dtype(DType::F32)?,
             cells,
-            rows: linear("joint.enc", (rows, width))?,
-            prediction: linear("joint.pred", (width, width))?,
-            output: linear("joint.joint_net.2", (width, outputs))?,
+            rows: linear("joint.enc", (rows, joint))?,
+            prediction: linear("joint.pred", (width, joint))?,
+            output: linear("joint.joint_net.2", (joint, outputs))?,
             durations: durations.clone(),
             max_symbols,
             blank,
             device: from.device().clone(),
         })
+    }
+
+    /// Whether its tokens take rows.
+    pub(super) fn has_durations(&self) -> bool {
+        !self.durations.is_empty()
     }
 
     /// The tokens of recordings whose rows follow one another in `encoded` `[rows, width]`, `counts` of each, and the rows at
@@ -88,45 +107,70 @@ impl Transducer {
     /// # Errors
     /// Out of device memory.
     pub(super) fn decode(&self, encoded: &Tensor, counts: &[usize]) -> Result<Vec<Vec<Timed>>, Error> {
-        let rows = self.rows.forward(encoded)?; // [rows, joint width]
-        let mut end = 0;
-        let begun = counts.iter().map(|count| {
-            end += count;
-            Ok(Search {
-                rows: end - count..end,
-                at: 0,
-                count: 0,
-                last: None,
-                states: self.begin()?,
-                prediction: rows.narrow(0, 0, 1)?,
-                found: Vec::new(),
-            })
-        });
-        let mut searches = begun.collect::<Result<Vec<_>, Error>>()?;
-        let mut told: Vec<(usize, usize)> = (0..searches.len()).map(|index| (index, self.blank)).collect();
-        loop {
-            self.predict(&mut searches, &told)?;
-            let open: Vec<usize> = (0..searches.len())
-                .filter(|&index| searches[index].at < searches[index].rows.len())
-                .collect();
-            if open.is_empty() {
-                break;
-            }
-            told = self.advance(&mut searches, &open, &rows)?;
-        }
+        let mut searches = counts.iter().map(|_| self.begin()).collect::<Result<Vec<_>, Error>>()?;
+        self.advance(encoded, counts, &mut searches.iter_mut().collect::<Vec<_>>())?;
         Ok(searches.into_iter().map(|search| search.found).collect())
     }
 
-    fn begin(&self) -> Result<Vec<[Tensor; 2]>, Error> {
+    /// A search in a recording without rows yet.
+    ///
+    /// # Errors
+    /// Out of device memory.
+    pub(super) fn begin(&self) -> Result<Search, Error> {
         let state = |cell: &LstmCell| {
             let zeros = Tensor::zeros((1, cell.hidden()), DType::F32, &self.device)?;
-            Ok([zeros.clone(), zeros])
+            Ok::<_, Error>([zeros.clone(), zeros])
         };
-        self.cells.iter().map(state).collect()
+        Ok(Search {
+            known: 0,
+            first: 0,
+            place: 0,
+            at: 0,
+            count: 0,
+            last: None,
+            states: self.cells.iter().map(state).collect::<Result<_, _>>()?,
+            prediction: None,
+            found: Vec::new(),
+        })
+    }
+
+    /// As [`Self::decode`] for the next rows of `searches`.
+    ///
+    /// # Errors
+    /// Out of device memory.
+    pub(super) fn advance(
+        &self,
+        encoded: &Tensor,
+        counts: &[usize],
+        searches: &mut [&mut Search],
+    ) -> Result<(), Error> {
+        let rows = self.rows.forward(encoded)?; // [rows, joint width]
+        self.extend(counts, searches)?;
+        loop {
+            let open: Vec<usize> = (0..searches.len()).filter(|&index| searches[index].is_open()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            let told = self.find(searches, &open, &rows)?;
+            self.predict(searches, &told)?;
+        }
+    }
+
+    /// Begins a pass with `counts` more rows of each search.
+    fn extend(&self, counts: &[usize], searches: &mut [&mut Search]) -> Result<(), Error> {
+        let mut place = 0;
+        for (search, count) in searches.iter_mut().zip(counts) {
+            (search.first, search.place) = (search.known, place);
+            search.known += count;
+            place += count;
+        }
+        let new = (0..searches.len()).filter(|&index| searches[index].prediction.is_none());
+        let told: Vec<(usize, usize)> = new.map(|index| (index, self.blank)).collect();
+        self.predict(searches, &told)
     }
 
     /// Tells searches, by index, their newest tokens.
-    fn predict(&self, searches: &mut [Search], told: &[(usize, usize)]) -> Result<(), Error> {
+    fn predict(&self, searches: &mut [&mut Search], told: &[(usize, usize)]) -> Result<(), Error> {
         if told.is_empty() {
             return Ok(());
         }
@@ -146,36 +190,37 @@ impl Transducer {
         }
         let predictions = self.prediction.forward(&x)?;
         for (row, &(index, _)) in told.iter().enumerate() {
-            searches[index].prediction = predictions.narrow(0, row, 1)?;
+            searches[index].prediction = Some(predictions.narrow(0, row, 1)?);
         }
         Ok(())
     }
 
     /// Goes on in the `open` searches until a token comes in each, or for some rows. Returns the tokens.
-    fn advance(
+    fn find(
         &self,
-        searches: &mut [Search],
+        searches: &mut [&mut Search],
         open: &[usize],
         rows: &Tensor,
     ) -> Result<Vec<(usize, usize)>, Error> {
-        let mut parts = Vec::with_capacity(open.len());
-        for &index in open {
-            let search = &searches[index];
-            let count = AHEAD.min(search.rows.len() - search.at);
-            let ahead = rows.narrow(0, search.rows.start + search.at, count)?;
-            parts.push(ahead.broadcast_add(&search.prediction)?);
-        }
-        let logits = self.output.forward(&Tensor::cat(&parts, 0)?.relu()?)?;
-        let logits = logits.to_vec2::<f32>()?;
+        let joined = open.iter().map(|&index| Self::joined(searches[index], rows));
+        let joined = joined.collect::<Result<Vec<_>, Error>>()?;
+        let logits = self.output.forward(&Tensor::cat(&joined, 0)?.relu()?)?.to_vec2::<f32>()?;
         let (mut told, mut next) = (Vec::new(), logits.as_slice());
         for &index in open {
-            let search = &mut searches[index];
-            let (own, rest) = next.split_at(AHEAD.min(search.rows.len() - search.at));
+            let (own, rest) = next.split_at(searches[index].ahead().1);
             next = rest;
-            let token = self.follow(search, own);
+            let token = self.follow(searches[index], own);
             told.extend(token.map(|token| (index, token)));
         }
         Ok(told)
+    }
+
+    /// The next rows of a search joined with what its tokens predict.
+    fn joined(search: &Search, rows: &Tensor) -> Result<Tensor, Error> {
+        let missing = Error::Internal("a search has no prediction");
+        let prediction = search.prediction.as_ref().ok_or(missing)?;
+        let (start, count) = search.ahead();
+        Ok(rows.narrow(0, start, count)?.broadcast_add(prediction)?)
     }
 
     /// Follows the decisions at the rows from the next one on until a token comes.
@@ -203,9 +248,9 @@ impl Transducer {
 
     fn decide(&self, logits: &[f32]) -> Decision {
         let (tokens, durations) = logits.split_at(self.blank + 1);
-        let token = super::likeliest(tokens);
-        let duration = self.durations.get(super::likeliest(durations)).copied().unwrap_or(0);
-        Decision { token, duration, logprob: super::logprob(tokens, token) }
+        let token = argmax(tokens);
+        let duration = self.durations.get(argmax(durations)).copied().unwrap_or(0);
+        Decision { token, duration, logprob: logprob(tokens, token) }
     }
 }
 
@@ -215,26 +260,15 @@ impl Transducer {
     /// The logits of each decision of one recording, with the row of each.
     pub(super) fn decisions(&self, encoded: &Tensor) -> Vec<(usize, Vec<f32>)> {
         let rows = self.rows.forward(encoded).unwrap();
-        let count = rows.dim(0).unwrap();
-        let mut searches = vec![Search {
-            rows: 0..count,
-            at: 0,
-            count: 0,
-            last: None,
-            states: self.begin().unwrap(),
-            prediction: rows.narrow(0, 0, 1).unwrap(),
-            found: Vec::new(),
-        }];
-        self.predict(&mut searches, &[(0, self.blank)]).unwrap();
+        let mut search = self.begin().unwrap();
+        self.extend(&[rows.dim(0).unwrap()], &mut [&mut search]).unwrap();
         let mut decisions = Vec::new();
-        while searches[0].at < count {
-            let at = searches[0].at;
-            let joined = (rows.narrow(0, at, 1).unwrap() + &searches[0].prediction).unwrap();
+        while search.is_open() {
+            let joined = Self::joined(&search, &rows).unwrap().narrow(0, 0, 1).unwrap();
             let logits = self.output.forward(&joined.relu().unwrap()).unwrap().to_vec2::<f32>().unwrap();
-            decisions.push((at, logits[0].clone()));
-            let told = self.follow(&mut searches[0], &logits);
-            self.predict(&mut searches, &told.map(|token| (0, token)).into_iter().collect::<Vec<_>>())
-                .unwrap();
+            decisions.push((search.at, logits[0].clone()));
+            let told = self.follow(&mut search, &logits).map(|token| (0, token));
+            self.predict(&mut [&mut search], told.as_slice()).unwrap();
         }
         decisions
     }

@@ -1,10 +1,11 @@
-//! Pieces of text of a checkpoint: `tokenizer.json`, and words made of them. Knows no tensor.
+//! Pieces of text of a checkpoint: `tokenizer.json` or `tokenizer.model`, and words made of them. Knows no tensor.
 
 use std::path::Path;
 
 use regex::Regex;
 use tokenizers::Tokenizer;
 
+use crate::text::sentencepiece;
 use izwi_nn::Error;
 
 /// Begins a piece that begins a word.
@@ -51,8 +52,6 @@ pub(super) struct Timed {
 pub(super) struct TimedWord {
     /// Its text as decoded by itself.
     pub(super) text: String,
-    /// Whether white space is before it.
-    pub(super) is_apart: bool,
     pub(super) start: usize,
     pub(super) end: usize,
     /// Sum of the log-probabilities of its tokens, and their number.
@@ -61,20 +60,24 @@ pub(super) struct TimedWord {
 }
 
 impl Vocabulary {
-    /// Reads `tokenizer.json` of a checkpoint for a network of `size` tokens.
+    /// Reads `tokenizer.json` of a checkpoint, or else `tokenizer.model`, for a network of `size` tokens.
     ///
     /// # Errors
     /// The file is unreadable or malformed, or a token of the network is missing.
     pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
-        let path = folder.join("tokenizer.json");
+        let (json, model) = (folder.join("tokenizer.json"), folder.join("tokenizer.model"));
+        let path = if json.exists() || !model.exists() { json } else { model };
         let fault = |message: String| Error::File { path: path.display().to_string(), message };
-        let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
-        let names = (0..size as u32).map(|id| {
-            tokenizer
-                .id_to_token(id)
-                .ok_or_else(|| fault(format!("has no token {id} of the network's {size}")))
-        });
-        Self::new(names.collect::<Result<_, _>>()?).map_err(|error| fault(error.to_string()))
+        let names: Vec<String> = if path.extension().is_some_and(|suffix| suffix == "model") {
+            sentencepiece::names(&path)?
+        } else {
+            let tokenizer = Tokenizer::from_file(&path).map_err(|error| fault(error.to_string()))?;
+            (0..size as u32).map_while(|id| tokenizer.id_to_token(id)).collect()
+        };
+        match names.get(..size) {
+            Some(names) => Self::new(names.to_vec()).map_err(|error| fault(error.to_string())),
+            None => Err(fault(format!("has no token {} of the network's {size}", names.len()))),
+        }
     }
 
     fn new(names: Vec<String>) -> Result<Self, regex::Error> {
@@ -111,16 +114,15 @@ impl Vocabulary {
         self.pieces.get(token as usize).is_none_or(|piece| piece.kind == Kind::Special)
     }
 
-    /// The text of tokens, without a space before its first word.
+    /// The text of tokens, without the spaces of pieces before its first word.
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
-        let pieces = || tokens.iter().filter_map(|&token| self.pieces.get(token as usize));
-        let bytes: Vec<u8> = pieces().flat_map(|piece| piece.bytes.iter().copied()).collect();
-        let text = String::from_utf8_lossy(&bytes);
-        let begins = pieces().next().is_some_and(|piece| piece.kind != Kind::Unknown);
-        match text.strip_prefix(' ').filter(|_| begins) {
-            Some(text) => text.to_owned(),
-            None => text.into_owned(),
+        let mut text: Vec<u8> = Vec::new();
+        for piece in tokens.iter().filter_map(|&token| self.pieces.get(token as usize)) {
+            let begins = text.is_empty() && piece.kind != Kind::Unknown && piece.kind != Kind::Byte;
+            let stripped = piece.bytes.strip_prefix(b" ").filter(|_| begins);
+            text.extend_from_slice(stripped.unwrap_or(&piece.bytes));
         }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Moves punctuation marks to the end of the token before them: they take no time.
@@ -150,7 +152,7 @@ impl Vocabulary {
     /// The words of tokens, in order.
     pub(super) fn words(&self, tokens: &[Timed]) -> Vec<TimedWord> {
         let mut words: Vec<TimedWord> = Vec::new();
-        for (index, token) in tokens.iter().enumerate() {
+        for token in tokens {
             let begins = self.begins_word(token.token) && !self.is_mark(token.token);
             match words.last_mut() {
                 Some(word) if !begins => {
@@ -160,7 +162,6 @@ impl Vocabulary {
                 }
                 _ => words.push(TimedWord {
                     text: String::new(),
-                    is_apart: index > 0,
                     start: token.start,
                     end: token.end,
                     logprob: token.logprob,

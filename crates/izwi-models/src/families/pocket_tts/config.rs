@@ -9,12 +9,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::super::settings::{self, within};
 use izwi_nn::Error;
 use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape, Style};
 use izwi_types::excerpt;
 
-/// The longest file.
-const MAX_BYTES: u64 = 1 << 20;
 /// The largest width, vocabulary or window.
 const MAX_SIZE: usize = 1 << 20;
 /// The most layers, stages or steps of any kind.
@@ -256,14 +255,8 @@ impl Config {
     pub(super) fn load(folder: &Path) -> Result<Self, Error> {
         let (json, yaml) = (folder.join("config.json"), folder.join("config.yaml"));
         let path = if json.exists() || !yaml.exists() { json } else { yaml };
-        let fault = |message: String| Error::File { path: path.display().to_string(), message };
-        let length = std::fs::metadata(&path).map_err(|error| fault(error.to_string()))?.len();
-        if length > MAX_BYTES {
-            return Err(fault(format!("has {length} bytes; a configuration has at most {MAX_BYTES}")));
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
         let is_yaml = path.extension().is_some_and(|suffix| suffix == "yaml");
-        Self::parse(&text, is_yaml).map_err(fault)
+        settings::read(&path, |text| Self::parse(text, is_yaml))
     }
 
     /// A configuration as JSON or YAML.
@@ -271,11 +264,7 @@ impl Config {
     /// # Errors
     /// As [`Self::load`].
     pub(super) fn parse(text: &str, is_yaml: bool) -> Result<Self, String> {
-        let config: Self = if is_yaml {
-            serde_saphyr::from_str(text).map_err(|error| excerpt(&error))?
-        } else {
-            serde_json::from_str(text).map_err(|error| error.to_string())?
-        };
+        let config: Self = settings::parse(text, is_yaml)?;
         config.check()?;
         Ok(config)
     }
@@ -307,14 +296,6 @@ impl Config {
         }
         within("", &[("frames after the end", self.model_recommended_frames_after_eos.unwrap_or(1))], 1000)?;
         self.mimi.check()
-    }
-}
-
-/// Checks that each value is between 1 and `most`.
-fn within(of: &str, sizes: &[(&str, usize)], most: usize) -> Result<(), String> {
-    match sizes.iter().find(|(_, size)| !(1..=most).contains(size)) {
-        Some((field, size)) => Err(format!("{of}: {field} is {size}; it must be between 1 and {most}")),
-        None => Ok(()),
     }
 }
 

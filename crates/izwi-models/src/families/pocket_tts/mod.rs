@@ -41,7 +41,6 @@ mod golden_set;
 mod golden_speech;
 mod noise;
 mod plan;
-mod sentencepiece;
 #[cfg(test)]
 mod tests;
 mod text;

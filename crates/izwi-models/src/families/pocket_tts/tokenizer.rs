@@ -5,7 +5,7 @@ use std::path::Path;
 use tokenizers::Tokenizer;
 
 use super::config::{LookupTable, TokenizerKind};
-use super::sentencepiece::SentencePiece;
+use crate::text::sentencepiece::SentencePiece;
 use crate::text::tokenizer_file;
 use izwi_nn::Error;
 

@@ -21,10 +21,8 @@ use crate::sequential::{Sequential, SequentialModel, weight_dtype};
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::sampling::{Draw, Draws, mix};
-use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, SamplingParams, Segment, StepOutput, Task, languages,
-};
+use izwi_nn::sampling::{Draw, Draws, logprob, mix};
+use izwi_types::{Input, InputError, ListenInput, ModelInfo, SamplingParams, Segment, StepOutput, languages};
 
 mod config;
 #[cfg(test)]
@@ -112,20 +110,9 @@ impl Voxtral {
         let network = VoxtralForConditionalGeneration::new(&config, weights)?;
         Ok(Self {
             info: ModelInfo {
-                sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                tasks: vec![Task::Asr],
-                voices: Vec::new(),
-                speed_range: None,
-                takes_instructions: false,
                 languages: LANGUAGES.map(str::to_owned).to_vec(),
-                translates: false,
-                clones_voices: false,
-                appends_text: false,
-                times_words: false,
-                sampling: SamplingParams::GREEDY,
-                weight_bytes,
                 state_bytes: state_bytes(&config, dtype),
+                ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
             front_end: FrontEnd::new(config.audio_config.num_mel_bins),
             network,
@@ -183,13 +170,6 @@ fn state_bytes(config: &VoxtralConfig, dtype: DType) -> usize {
     let head = text.head_dim.unwrap_or(text.hidden_size / text.num_attention_heads);
     let position = 2 * text.num_hidden_layers * text.num_key_value_heads * head * dtype.size_in_bytes();
     2 * position * (audio_tokens(config) + MAX_TOKENS + 16)
-}
-
-/// The natural logarithm of a token's probability at temperature 1.
-fn logprob(logits: &[f32], token: u32) -> f32 {
-    let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();
-    logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - peak - total.ln())
 }
 
 impl SequentialModel for Voxtral {
@@ -264,7 +244,7 @@ impl SequentialModel for Voxtral {
         if !ends {
             pass.text.extend_from_slice(self.vocabulary.bytes(token));
         }
-        pass.logprob += logprob(&logits, token);
+        pass.logprob += logprob(&logits, token as usize);
         pass.tokens.push(token);
         let mut output = StepOutput { generated_tokens: 1, finished: ends, ..StepOutput::default() };
         if ends || pass.tokens.len() == self.max_tokens {

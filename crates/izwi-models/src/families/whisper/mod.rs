@@ -28,8 +28,8 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
-    TranscriptionOptions, languages,
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, StepOutput, TranscriptionOptions,
+    languages,
 };
 
 mod alignment;
@@ -128,20 +128,10 @@ impl Whisper {
         let multilingual = settings.multilingual;
         Ok(Self {
             info: ModelInfo {
-                sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                tasks: vec![Task::Asr],
-                voices: Vec::new(),
-                speed_range: None,
-                takes_instructions: false,
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
-                clones_voices: false,
-                appends_text: false,
-                times_words: false,
-                sampling: SamplingParams::GREEDY,
-                weight_bytes,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
+                ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
             front_end: FrontEnd::new(config.num_mel_bins),
             window_decoder: WindowDecoder {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::conformer::{FRAMES_PER_ROW, Shape};
+use crate::conformer::{Context, FRAMES_PER_ROW, Shape};
 
 /// The encoder's sizes. A field the file lacks is an error that names it.
 #[derive(Debug, Clone, Deserialize)]
@@ -39,6 +39,7 @@ impl Config {
             taps: self.conv_kernel_size,
             has_biases: true,
             scales_input: false,
+            context: Context::Whole,
         }
     }
 

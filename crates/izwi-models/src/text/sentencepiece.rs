@@ -1,4 +1,4 @@
-//! Tokenizers of the SentencePiece library: `tokenizer.model` with a unigram model.
+//! Tokenizers of the SentencePiece library: `tokenizer.model`, to encode with a unigram model, or for the names of its pieces.
 //!
 //! Owns the file's format, its normalisation and the best segmentation: <https://arxiv.org/abs/1808.06226>. Every length
 //! and offset of the file is checked. Knows no model.
@@ -26,7 +26,7 @@ const UNIGRAM: u64 = 1;
 
 /// A unigram tokenizer.
 #[derive(Debug)]
-pub(super) struct SentencePiece {
+pub(crate) struct SentencePiece {
     pieces: Vec<Piece>,
     /// Ids of the pieces of text.
     ids: HashMap<String, u32>,
@@ -72,18 +72,14 @@ impl SentencePiece {
     ///
     /// # Errors
     /// The file is unreadable, malformed, not a unigram model, or has another number of pieces.
-    pub(super) fn open(path: &Path, size: usize) -> Result<Self, Error> {
-        let fault = |message: String| Error::File { path: path.display().to_string(), message };
-        let length = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?.len();
-        if length > MAX_FILE_BYTES {
-            return Err(fault(format!("has {length} bytes; a tokenizer has at most {MAX_FILE_BYTES}")));
-        }
-        let file = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
-        let model = Self::parse(&file).map_err(fault)?;
-        if model.pieces.len() != size {
-            return Err(fault(format!("has {} tokens, the network knows {size}", model.pieces.len())));
-        }
-        Ok(model)
+    pub(crate) fn open(path: &Path, size: usize) -> Result<Self, Error> {
+        read(path, |file| {
+            let model = Self::parse(file)?;
+            match model.pieces.len() {
+                count if count == size => Ok(model),
+                count => Err(format!("has {count} tokens, the network knows {size}")),
+            }
+        })
     }
 
     /// A model from the bytes of its file (`ModelProto`).
@@ -147,7 +143,7 @@ impl SentencePiece {
     }
 
     /// Ids of a text: the most likely segmentation of its normalised form.
-    pub(super) fn encode(&self, text: &str) -> Vec<u32> {
+    pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let text = self.normaliser.normalise(text);
         let mut ids: Vec<u32> = Vec::new();
         let mut after_unknown = false;
@@ -201,7 +197,7 @@ impl SentencePiece {
     }
 
     /// The text of tokens; nothing for tokens that do not exist.
-    pub(super) fn decode(&self, ids: &[u32]) -> String {
+    pub(crate) fn decode(&self, ids: &[u32]) -> String {
         let mut text: Vec<u8> = Vec::new();
         let mut seen_space = false;
         for piece in ids.iter().filter_map(|&id| self.pieces.get(id as usize)) {
@@ -221,6 +217,31 @@ impl SentencePiece {
         }
         String::from_utf8_lossy(&text).into_owned()
     }
+}
+
+/// The names of the pieces of a file, in order, whatever its model.
+///
+/// # Errors
+/// The file is unreadable or malformed.
+pub(crate) fn names(path: &Path) -> Result<Vec<String>, Error> {
+    read(path, |file| {
+        let mut names = Vec::new();
+        for field in Fields::of(file) {
+            if let (1, Value::Bytes(piece)) = field? {
+                names.push(Piece::parse(piece)?.text);
+            }
+        }
+        Ok(names)
+    })
+}
+
+fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, String>) -> Result<T, Error> {
+    let fault = |message: String| Error::File { path: path.display().to_string(), message };
+    let length = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(fault(format!("has {length} bytes; a tokenizer has at most {MAX_FILE_BYTES}")));
+    }
+    parse(&std::fs::read(path).map_err(|error| fault(error.to_string()))?).map_err(fault)
 }
 
 fn improve(known: &mut Option<Best>, new: Best) {
