@@ -23,6 +23,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::Linear;
+use izwi_nn::sampling::logprob;
 use izwi_types::{
     Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, SamplingParams, Segment,
     StepOutput, Task, TokenLogprob, Word, Work,
@@ -237,13 +238,6 @@ fn likeliest(values: &[f32]) -> usize {
         }
     }
     best
-}
-
-/// The natural logarithm of a token's probability.
-fn logprob(logits: &[f32], token: usize) -> f32 {
-    let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();
-    logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - peak - total.ln())
 }
 
 /// The share of an entry in a step.

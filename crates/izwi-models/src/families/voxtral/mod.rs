@@ -21,7 +21,7 @@ use crate::sequential::{Sequential, SequentialModel, weight_dtype};
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::sampling::{Draw, Draws, mix};
+use izwi_nn::sampling::{Draw, Draws, logprob, mix};
 use izwi_types::{
     Input, InputError, ListenInput, ModelInfo, SamplingParams, Segment, StepOutput, Task, languages,
 };
@@ -185,13 +185,6 @@ fn state_bytes(config: &VoxtralConfig, dtype: DType) -> usize {
     2 * position * (audio_tokens(config) + MAX_TOKENS + 16)
 }
 
-/// The natural logarithm of a token's probability at temperature 1.
-fn logprob(logits: &[f32], token: u32) -> f32 {
-    let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();
-    logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - peak - total.ln())
-}
-
 impl SequentialModel for Voxtral {
     type Request = Recording;
     type Pass = Generation;
@@ -264,7 +257,7 @@ impl SequentialModel for Voxtral {
         if !ends {
             pass.text.extend_from_slice(self.vocabulary.bytes(token));
         }
-        pass.logprob += logprob(&logits, token);
+        pass.logprob += logprob(&logits, token as usize);
         pass.tokens.push(token);
         let mut output = StepOutput { generated_tokens: 1, finished: ends, ..StepOutput::default() };
         if ends || pass.tokens.len() == self.max_tokens {
