@@ -25,12 +25,18 @@ pub(super) const fn rows(frames: usize) -> usize {
 #[derive(Debug, Deserialize)]
 struct File {
     thinker_config: Option<Thinker>,
+    #[serde(default)]
+    timestamp_token_id: Option<u32>,
+    #[serde(default)]
+    timestamp_segment_time: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Thinker {
     model_type: String,
     audio_token_id: usize,
+    #[serde(default)]
+    classify_num: Option<usize>,
     audio_config: Audio,
     text_config: Text,
 }
@@ -94,9 +100,23 @@ pub(super) struct TowerShape {
     pub(super) window_chunks: usize,
 }
 
+/// What a checkpoint was trained for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Transcribe,
+    /// Classes of time, of `step_ms` each, where the token `mark` is.
+    Align {
+        mark: u32,
+        step_ms: u64,
+    },
+}
+
 /// Sizes of a checkpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
+    pub(super) purpose: Purpose,
+    /// Outputs of the head.
+    pub(super) outputs: usize,
     pub(super) tower: TowerShape,
     pub(super) text: StackShape,
     /// Tokens of the text.
@@ -122,20 +142,44 @@ impl Config {
 
 impl File {
     fn checked(self) -> Result<Config, String> {
-        let Some(Thinker { model_type, audio_token_id, audio_config: audio, text_config: text }) =
-            self.thinker_config
-        else {
+        let Some(thinker) = self.thinker_config else {
             return Err(
                 "has no thinker_config: the layout of transformers is not read; take the repository \
                         whose name does not end in -hf"
                     .to_owned(),
             );
         };
-        if model_type != "qwen3_asr" {
-            return Err(format!(
-                "thinker_config.model_type is '{model_type}', which does not transcribe; take a checkpoint of 'qwen3_asr'"
-            ));
-        }
+        let Thinker { model_type, audio_token_id, classify_num, audio_config: audio, text_config: text } =
+            thinker;
+        let times = (self.timestamp_token_id, self.timestamp_segment_time, classify_num);
+        let (purpose, outputs) = match (model_type.as_str(), times) {
+            ("qwen3_asr", _) => (Purpose::Transcribe, text.vocab_size),
+            ("qwen3_forced_aligner", (Some(mark), Some(step_ms), Some(classes))) => {
+                check_sizes(
+                    "config",
+                    &[
+                        ("classify_num", classes, 1 << 20),
+                        ("timestamp_segment_time", usize::try_from(step_ms).unwrap_or(usize::MAX), 1 << 20),
+                    ],
+                )?;
+                if text.tie_word_embeddings {
+                    return Err("text_config.tie_word_embeddings is true; the head of an aligner is its own"
+                        .to_owned());
+                }
+                (Purpose::Align { mark, step_ms }, classes)
+            }
+            ("qwen3_forced_aligner", _) => {
+                return Err(
+                    "lacks timestamp_token_id, timestamp_segment_time or thinker_config.classify_num"
+                        .to_owned(),
+                );
+            }
+            _ => {
+                return Err(format!(
+                    "thinker_config.model_type is '{model_type}'; only 'qwen3_asr' and 'qwen3_forced_aligner' are supported"
+                ));
+            }
+        };
         audio.check()?;
         text.check()?;
         if audio.output_dim != text.hidden_size {
@@ -151,6 +195,8 @@ impl File {
             ));
         }
         Ok(Config {
+            purpose,
+            outputs,
             tower: TowerShape {
                 width: audio.d_model,
                 layers: audio.encoder_layers,

@@ -37,8 +37,8 @@ pub(super) struct Span<'a> {
     pub(super) start: usize,
     pub(super) num_tokens: usize,
     pub(super) block_table: &'a [u32],
-    /// Whether the logits after its last position are wanted.
-    pub(super) is_wanted: bool,
+    /// Those of its positions, from 0, after which the logits are wanted.
+    pub(super) wanted: Vec<usize>,
 }
 
 impl Decoder {
@@ -59,7 +59,7 @@ impl Decoder {
         };
         Ok(Self {
             embedding,
-            head: Linear::load_stacked(from, &[(head, config.tokens)], width, precision)?,
+            head: Linear::load_stacked(from, &[(head, config.outputs)], width, precision)?,
             stack: DecoderStack::load(
                 from,
                 "thinker.model",
@@ -114,10 +114,10 @@ impl Decoder {
     pub(super) fn forward(&self, kv: &mut KvPool, spans: &[Span<'_>]) -> Result<Vec<Vec<f32>>, Error> {
         let x = self.embed(spans)?;
         let mut wanted = Vec::with_capacity(spans.len());
-        let mut end = 0;
+        let mut start = 0;
         for span in spans {
-            end += span.num_tokens as u32;
-            wanted.extend(Some(end - 1).filter(|_| span.is_wanted));
+            wanted.extend(span.wanted.iter().map(|at| (start + at) as u32));
+            start += span.num_tokens;
         }
         let paged = spans.iter().map(|span| PagedSpan {
             start: span.start,

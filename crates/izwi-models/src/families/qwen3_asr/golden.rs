@@ -28,6 +28,19 @@ pub(super) fn wave(samples: usize) -> Vec<f32> {
     values(&SET.tensors("asr06.tower")["wav"])[..samples].to_vec()
 }
 
+/// A recording that the package cut.
+#[derive(Debug, Deserialize)]
+pub(super) struct Pieces {
+    pub(super) samples: usize,
+    pub(super) max_chunk_sec: f64,
+    pub(super) search_expand_sec: f64,
+    pub(super) max_new_tokens: usize,
+    chunks: Vec<(usize, f64)>,
+    pub(super) sequences: Vec<Vec<u32>>,
+    language: String,
+    text: String,
+}
+
 /// One value, or one for each row of a batch.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
@@ -79,13 +92,15 @@ pub(super) fn recording(model: &Qwen3Asr, stretch: Stretch, context: &str, answe
         decided: None,
         sampling: SamplingParams::GREEDY,
         seed: 0,
+        max_tokens_per_step: 512,
         has_logprobs: true,
+        has_words: false,
     }
 }
 
 /// The stretch of a whole recording.
 pub(super) fn whole(model: &Qwen3Asr, samples: &[f32]) -> Stretch {
-    model.stretch(samples, 0..samples.len())
+    model.stretch(samples, 0..samples.len(), false)
 }
 
 fn pool(model: &Qwen3Asr, sequences: usize) -> (KvPool, Vec<Vec<u32>>) {
@@ -115,7 +130,7 @@ pub(super) fn generate(
         model.encode(&mut shares).unwrap();
         let logits = model.decode(&mut kv, &shares).unwrap();
         for (share, logits) in shares.into_iter().zip(&logits) {
-            share.state.advance(share.recording, &model.vocabulary, logits).unwrap();
+            share.state.advance(share.recording, &model.vocabulary, None, logits).unwrap();
         }
         for (at, logits) in running.clone().into_iter().zip(logits) {
             let token = argmax(&logits) as u32;
@@ -215,7 +230,7 @@ fn check_prefill(
         start: 0,
         num_tokens: positions.len(),
         block_table: &tables[0],
-        is_wanted: true,
+        wanted: Vec::new(),
     };
     let valid = |theirs: &Tensor| {
         let theirs = theirs.i(row).unwrap();
@@ -395,31 +410,20 @@ fn qwen3_asr_golden_split() {
     check(&noise.collect::<Vec<f32>>(), &split);
 }
 
-fn cuts(longest_s: f64, reach_s: f64, quiet_ms: f64) -> Cuts {
+pub(super) fn cuts(longest_s: f64, reach_s: f64, quiet_ms: f64) -> Cuts {
     let samples = |seconds: f64| (seconds * SAMPLE_RATE_HZ as f64) as usize;
     Cuts { longest: samples(longest_s), reach: samples(reach_s), quiet: samples(quiet_ms / 1e3) }
 }
 
 #[test]
 fn qwen3_asr_golden_recording_in_pieces() {
-    #[derive(Deserialize)]
-    struct Pieces {
-        samples: usize,
-        max_chunk_sec: f64,
-        search_expand_sec: f64,
-        max_new_tokens: usize,
-        chunks: Vec<(usize, f64)>,
-        sequences: Vec<Vec<u32>>,
-        language: String,
-        text: String,
-    }
     let (model, case) = (model("asr06"), SET.json::<Pieces>("asr06.split_transcribe"));
     let samples = wave(case.samples);
     let pieces = cuts(case.max_chunk_sec, case.search_expand_sec, 100.0).pieces(&samples);
     let lengths: Vec<usize> =
         pieces.iter().map(|piece| audio::padded(&samples[piece.clone()]).len()).collect();
     assert_eq!(lengths, case.chunks.iter().map(|(length, _)| *length).collect::<Vec<_>>());
-    let stretches = pieces.into_iter().map(|piece| model.stretch(&samples, piece));
+    let stretches = pieces.into_iter().map(|piece| model.stretch(&samples, piece, false));
     let recordings: Vec<_> = stretches.map(|stretch| recording(&model, stretch, "", "")).collect();
     let generated = generate(&model, &recordings, case.max_new_tokens);
     let (mut language, mut text) = (Vec::new(), String::new());

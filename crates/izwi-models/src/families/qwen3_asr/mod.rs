@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use izwi_audio::vad::VadModel;
 
+use self::aligner::Aligner;
 use self::audio::Window;
-use self::config::{CHUNK_FRAMES, CHUNK_ROWS, Config};
+use self::config::{CHUNK_FRAMES, CHUNK_ROWS, Config, Purpose};
 use self::decoder::{Decoder, Span};
 use self::state::{Decided, Recording, SPARE_TOKENS, State, Stretch, TOKENS_PER_S};
 use self::tokens::{Prompt, Vocabulary};
@@ -28,6 +29,7 @@ use izwi_types::{
     TranscriptionOptions, Work, languages,
 };
 
+mod aligner;
 mod answer;
 mod audio;
 mod config;
@@ -35,17 +37,23 @@ mod decoder;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod golden_aligner;
+#[cfg(test)]
 mod golden_live;
 #[cfg(test)]
 mod golden_text;
+mod spoken_words;
 mod state;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod tower;
 
+/// The folder of Qwen3-ForcedAligner in that of a checkpoint. With one, words have times.
+const ALIGNER: &str = "forced_aligner";
+
 /// Loads the checkpoint in `folder`: `config.json`, `model.safetensors` or its parts, and the tokenizer: `vocab.json`,
-/// `merges.txt` and `tokenizer_config.json`, or `tokenizer.json`.
+/// `merges.txt` and `tokenizer_config.json`, or `tokenizer.json`; and the same in `forced_aligner/`, if there is one.
 ///
 /// # Errors
 /// A file is missing or unreadable, a setting is not supported, or a tensor is missing, unknown or mis-shaped; the error
@@ -71,6 +79,7 @@ struct Qwen3Asr {
     front_end: FrontEnd,
     tower: Tower,
     decoder: Decoder,
+    aligner: Option<Aligner>,
     vad: VadModel,
     /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
@@ -88,6 +97,12 @@ struct Share<'a> {
 impl Qwen3Asr {
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
+        if config.purpose != Purpose::Transcribe {
+            let message = format!(
+                "aligns words and does not transcribe; put it into {ALIGNER}/ of a checkpoint that does"
+            );
+            return Err(Error::File { path: folder.display().to_string(), message });
+        }
         let vocabulary = Vocabulary::load(folder, config.tokens)?;
         let precision = options.weight_precision();
         let mut from = options.cached(Checkpoint::open_folder(folder, &options.device)?, precision);
@@ -95,6 +110,9 @@ impl Qwen3Asr {
         let decoder = Decoder::load(&mut from, &config, precision)?;
         let weight_bytes = from.taken() * precision.bits() / 8;
         from.finish()?;
+        let folder = folder.join(ALIGNER);
+        let aligner = folder.is_dir().then(|| Aligner::load(&folder, options)).transpose()?;
+        let weight_bytes = weight_bytes + aligner.as_ref().map_or(0, |aligner| aligner.weight_bytes);
         let row = config.text.width * size_of::<f32>();
         Ok(Self {
             info: ModelInfo {
@@ -118,19 +136,22 @@ impl Qwen3Asr {
             vocabulary,
             tower,
             decoder,
+            aligner,
             vad: options.vad.clone(),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
         })
     }
 
-    fn stretch(&self, all: &[f32], samples: Range<usize>) -> Stretch {
+    fn stretch(&self, all: &[f32], samples: Range<usize>, has_words: bool) -> Stretch {
         let heard = &all[samples.clone()];
         let is_piece = heard.len() < all.len();
         let heard = if is_piece { &audio::padded(heard)[..] } else { heard };
         let tower = &self.config.tower;
         let windows = audio::windows(&self.front_end, heard, tower.bins, tower.window_chunks);
         let max_tokens = SPARE_TOKENS + heard.len().div_ceil(SAMPLE_RATE_HZ) * TOKENS_PER_S;
-        Stretch { samples, windows, max_tokens }
+        let aligner = self.aligner.as_ref().filter(|_| has_words);
+        let aligned = aligner.map(|aligner| aligner.windows(heard)).unwrap_or_default();
+        Stretch { samples, windows, aligned, max_tokens }
     }
 
     /// The longest stretch, in samples, of which the engine holds a pass with these tokens around it.
@@ -181,6 +202,26 @@ impl Qwen3Asr {
         Ok(())
     }
 
+    /// Aligns the words of transcripts, all together, and delivers them.
+    fn align(
+        &self,
+        kv: &mut KvPool,
+        shares: Vec<(usize, Share<'_>)>,
+        outputs: &mut [EntryResult],
+    ) -> Result<(), Error> {
+        let missing = || Error::Internal("there is nothing to align");
+        let aligner = self.aligner.as_ref().ok_or_else(missing)?;
+        let tasks = shares.iter().map(|(_, share)| {
+            let heard = share.state.heard.as_ref().ok_or_else(missing)?;
+            Ok((&share.state.stretch(share.recording)?.aligned[..], &heard.alignment))
+        });
+        let times = aligner.times(kv, &tasks.collect::<Result<Vec<_>, Error>>()?)?;
+        for ((place, share), times) in shares.into_iter().zip(times) {
+            outputs[place] = Ok(share.state.align(share.recording, &times));
+        }
+        Ok(())
+    }
+
     /// Computes the positions of a step: the logits after each share that reaches the last known position, in order.
     fn decode(&self, kv: &mut KvPool, shares: &[Share<'_>]) -> Result<Vec<Vec<f32>>, Error> {
         let spans = shares.iter().map(|share| {
@@ -189,7 +230,10 @@ impl Qwen3Asr {
                 start: share.positions.start,
                 num_tokens: share.positions.len(),
                 block_table: share.block_table,
-                is_wanted: share.positions.end == share.state.known(),
+                wanted: (share.positions.end == share.state.known())
+                    .then(|| share.positions.len() - 1)
+                    .into_iter()
+                    .collect(),
             })
         });
         self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, Error>>()?)
@@ -218,6 +262,9 @@ fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> 
     let Some(state) = entry.state.downcast_mut::<Option<State>>() else { return Err(foreign) };
     let Some(state) = state else { return Ok(None) };
     let positions = entry.start..entry.start + entry.num_tokens;
+    if state.heard.is_some() {
+        return Ok(Some(Share { recording, state, positions, block_table: entry.block_table }));
+    }
     if positions.is_empty() || positions.end > state.known() {
         return Err(Error::Internal("an entry asks for positions that do not exist"));
     }
@@ -240,8 +287,17 @@ impl SpeechModel for Qwen3Asr {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = &input.options;
-        let taken = ["language", "prompt", "keywords", "chunking_strategy", "include", "temperature", "seed"];
-        options.check_taken(&taken)?;
+        let taken = [
+            "language",
+            "prompt",
+            "keywords",
+            "chunking_strategy",
+            "include",
+            "temperature",
+            "seed",
+            "timestamp_granularities",
+        ];
+        options.check_taken(&taken[..taken.len() - usize::from(self.aligner.is_none())])?;
         let wanted =
             options.language.as_deref().map(|wanted| languages::supported(wanted, &self.info.languages));
         let language = wanted.transpose().map_err(|message| InputError { param: "language", message })?;
@@ -269,7 +325,7 @@ impl SpeechModel for Qwen3Asr {
             let pieces = audio::pieces(heard, longest).into_iter();
             pieces.map(move |piece| start + piece.start..start + piece.end)
         });
-        let stretches = pieces.map(|piece| self.stretch(&samples, piece));
+        let stretches = pieces.map(|piece| self.stretch(&samples, piece, options.words()));
         let recording = Recording {
             stretches: stretches.filter(|stretch| stretch.rows() > 0).collect(),
             prompt,
@@ -278,7 +334,9 @@ impl SpeechModel for Qwen3Asr {
             decided,
             sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },
             seed: input.seed(),
+            max_tokens_per_step: limits.max_tokens_per_step,
             has_logprobs: options.logprobs(),
+            has_words: options.words(),
         };
         let work = State::new(&recording).map_or(Work::Units([1].into()), |state| state.work(&recording));
         Ok(Prepared::new(work, Arc::new(recording)))
@@ -290,33 +348,38 @@ impl SpeechModel for Qwen3Asr {
 
     fn forward(&self, kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let mut outputs: Vec<EntryResult> = Vec::with_capacity(batch.len());
-        let (mut places, mut shares) = (Vec::new(), Vec::new());
+        let (mut aligning, mut decoding) = (Vec::new(), Vec::new());
         for (place, entry) in batch.iter_mut().enumerate() {
-            let share = share(entry);
-            let finished = matches!(share, Ok(None));
-            outputs.push(Ok(StepOutput { finished, ..StepOutput::default() }));
-            match share {
-                Ok(Some(share)) => {
-                    places.push(place);
-                    shares.push(share);
+            outputs.push(match share(entry) {
+                Ok(share) => {
+                    if let Some(share) = share {
+                        let aligns = share.state.heard.is_some();
+                        if aligns { &mut aligning } else { &mut decoding }.push((place, share));
+                    }
+                    Ok(StepOutput { finished: true, ..StepOutput::default() })
                 }
-                Ok(None) => {}
-                Err(error) => outputs[place] = Err(error),
-            }
+                Err(error) => Err(error),
+            });
         }
-        if shares.is_empty() {
+        if !aligning.is_empty() {
+            self.align(kv, aligning, &mut outputs)?;
+        }
+        if decoding.is_empty() {
             return Ok(outputs);
         }
+        let (places, mut shares): (Vec<usize>, Vec<Share<'_>>) = decoding.into_iter().unzip();
         self.encode(&mut shares)?;
         let mut logits = self.decode(kv, &shares)?.into_iter();
         for (place, share) in places.into_iter().zip(shares) {
             let Share { recording, state, positions, .. } = share;
             state.drop_computed(recording, positions.end);
-            if positions.end == state.known() {
+            outputs[place] = if positions.end == state.known() {
                 let missing = Error::Internal("the network has no result for a sequence");
                 let logits = logits.next().ok_or(missing)?;
-                outputs[place] = state.advance(recording, &self.vocabulary, &logits);
-            }
+                state.advance(recording, &self.vocabulary, self.aligner.as_ref(), &logits)
+            } else {
+                Ok(StepOutput::default())
+            };
         }
         Ok(outputs)
     }

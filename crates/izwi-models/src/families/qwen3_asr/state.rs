@@ -6,14 +6,16 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
+use super::aligner::{Aligner, Alignment};
 use super::answer::{self, is_spaced};
 use super::audio::Window;
 use super::decoder::Piece;
+use super::spoken_words;
 use super::tokens::{Prompt, Vocabulary};
 use crate::log_mel::SAMPLE_RATE_HZ;
 use izwi_nn::Error;
 use izwi_nn::sampling::{Draw, Draws, logprob, mix};
-use izwi_types::{EncoderWork, SamplingParams, Segment, StepOutput, TokenLogprob, Work, languages};
+use izwi_types::{EncoderWork, SamplingParams, Segment, StepOutput, TokenLogprob, Word, Work, languages};
 
 /// The most tokens of a second of speech, and of a stretch besides: nobody speaks faster, loops do.
 pub(super) const TOKENS_PER_S: usize = 30;
@@ -34,7 +36,9 @@ pub(super) struct Recording {
     pub(super) decided: Option<Decided>,
     pub(super) sampling: SamplingParams,
     pub(super) seed: u64,
+    pub(super) max_tokens_per_step: usize,
     pub(super) has_logprobs: bool,
+    pub(super) has_words: bool,
 }
 
 /// What the transcript of a live window begins with.
@@ -50,6 +54,8 @@ pub(super) struct Stretch {
     /// Its samples in the recording.
     pub(super) samples: Range<usize>,
     pub(super) windows: Vec<Window>,
+    /// Those of the aligner, where words have times.
+    pub(super) aligned: Vec<Window>,
     /// The most tokens of its transcript.
     pub(super) max_tokens: usize,
 }
@@ -79,6 +85,15 @@ pub(super) struct State {
     pub(super) encoded: Vec<Option<Tensor>>,
     /// The last character so far.
     last: Option<char>,
+    /// The transcript of the stretch while its words are aligned.
+    pub(super) heard: Option<Heard>,
+}
+
+/// A transcript whose words are aligned.
+#[derive(Debug)]
+pub(super) struct Heard {
+    segment: Segment,
+    pub(super) alignment: Alignment,
 }
 
 impl State {
@@ -93,6 +108,7 @@ impl State {
             logprobs: Vec::new(),
             encoded: Vec::new(),
             last: None,
+            heard: None,
         };
         state.begin(recording, 0).then_some(state)
     }
@@ -204,6 +220,7 @@ impl State {
         &mut self,
         recording: &Recording,
         vocabulary: &Vocabulary,
+        aligner: Option<&Aligner>,
         logits: &[f32],
     ) -> Result<StepOutput, Error> {
         let stretch = self.stretch(recording)?;
@@ -235,18 +252,70 @@ impl State {
         }
         if is_end || count + 1 >= stretch.max_tokens || answer::is_loop(self.generated()) {
             let segment = self.segment(recording, stretch, vocabulary);
-            output.language.clone_from(&self.language);
-            output.text = segment.as_ref().map(|segment| segment.text.clone()).unwrap_or_default();
-            output.segments.extend(segment);
-            if self.begin(recording, self.stretch + 1) {
-                output.next_pass = Some(self.work(recording));
-            } else {
-                output.finished = true;
+            let (Some(segment), Some(aligner)) = (&segment, aligner.filter(|_| recording.has_words)) else {
+                return Ok(self.deliver(recording, segment, output));
+            };
+            let words = aligner.words.words(&segment.text, self.language.as_deref());
+            if words.is_empty() {
+                let segment = segment.clone();
+                return Ok(self.deliver(recording, Some(segment), output));
             }
-        } else {
-            output.content_key = Some(key(token));
+            let alignment = aligner.alignment(words);
+            let positions =
+                aligner.positions(&stretch.aligned, &alignment).min(recording.max_tokens_per_step);
+            output.next_pass = Some(Work::Units([positions.max(1)].into()));
+            self.heard = Some(Heard { segment: segment.clone(), alignment });
+            return Ok(output);
         }
+        output.content_key = Some(key(token));
         Ok(output)
+    }
+
+    /// Delivers the transcript of the stretch with the times of its words, in milliseconds from the start of the stretch.
+    pub(super) fn align(&mut self, recording: &Recording, times: &[[u64; 2]]) -> StepOutput {
+        let output = StepOutput::default();
+        let Some(Heard { mut segment, alignment }) = self.heard.take() else {
+            return self.deliver(recording, None, output);
+        };
+        let likely = segment.avg_logprob.exp();
+        let tokens = segment.logprobs.iter();
+        let mut bytes = tokens.flat_map(|token| token.bytes.iter().map(|_| token.logprob.exp()));
+        let at = |ms: u64| (segment.start_s + ms as f64 / 1e3).min(segment.end_s);
+        let words = spoken_words::cut(&segment.text, &alignment.words).into_iter().zip(times);
+        let words = words.map(|(text, &[start, end])| Word {
+            text: text.to_owned(),
+            start_s: at(start),
+            end_s: at(end),
+            probability: {
+                let of_bytes = text.bytes().map(|_| bytes.next().unwrap_or(likely));
+                of_bytes.sum::<f32>() / text.len().max(1) as f32
+            },
+        });
+        segment.words = words.collect();
+        self.deliver(recording, Some(segment), output)
+    }
+
+    /// Ends a stretch: its transcript, and what follows.
+    fn deliver(
+        &mut self,
+        recording: &Recording,
+        segment: Option<Segment>,
+        mut output: StepOutput,
+    ) -> StepOutput {
+        output.language.clone_from(&self.language);
+        if let Some(mut segment) = segment {
+            if !recording.has_logprobs {
+                segment.logprobs.clear();
+            }
+            output.text.clone_from(&segment.text);
+            output.segments.push(segment);
+        }
+        if self.begin(recording, self.stretch + 1) {
+            output.next_pass = Some(self.work(recording));
+        } else {
+            output.finished = true;
+        }
+        output
     }
 
     /// What the transcript of a stretch came to; `None` without text.
@@ -269,7 +338,10 @@ impl State {
             (None, Some(last), Some(first)) if is_spaced(last, first) => " ",
             _ => "",
         };
-        let logprobs = self.token_logprobs(vocabulary, &raw, joint, &text);
+        let mut logprobs = self.token_logprobs(vocabulary, &raw, joint, &text);
+        if let Some(decided) = decided {
+            logprobs.insert(0, TokenLogprob { bytes: decided.into(), logprob: 0.0 });
+        }
         let text = [decided.unwrap_or_default(), joint, &text].concat();
         self.last = text.chars().next_back().or(self.last);
         let seconds = |samples: usize| samples as f64 / SAMPLE_RATE_HZ as f64;
@@ -282,7 +354,7 @@ impl State {
             tokens: self.generated().to_vec(),
             temperature: recording.sampling.temperature,
             avg_logprob: self.logprobs.iter().sum::<f32>() / count,
-            logprobs: if recording.has_logprobs { logprobs } else { Vec::new() },
+            logprobs,
             ..Segment::default()
         })
     }

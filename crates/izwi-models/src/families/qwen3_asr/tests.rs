@@ -21,10 +21,11 @@ fn in_language(code: &str) -> TranscriptionOptions {
 }
 
 /// A recording of several stretches.
-fn in_pieces(model: &Qwen3Asr) -> Prepared {
+pub(super) fn in_pieces(model: &Qwen3Asr, has_words: bool) -> Prepared {
     let samples = wave(70_000);
     let pieces = [0..24_000, 24_000..24_100, 24_100..60_000, 60_000..70_000];
-    let stretches = pieces.map(|piece| Stretch { max_tokens: 9, ..model.stretch(&samples, piece) }).into();
+    let stretches =
+        pieces.map(|piece| Stretch { max_tokens: 9, ..model.stretch(&samples, piece, has_words) }).into();
     let recording = Recording {
         stretches,
         prompt: model.vocabulary.prompt("", ""),
@@ -33,7 +34,9 @@ fn in_pieces(model: &Qwen3Asr) -> Prepared {
         decided: None,
         sampling: SamplingParams::GREEDY,
         seed: 1,
+        max_tokens_per_step: 512,
         has_logprobs: true,
+        has_words,
     };
     let work = State::new(&recording).unwrap().work(&recording);
     Prepared::new(work, Arc::new(recording))
@@ -52,7 +55,7 @@ fn batches_chunks_and_preemption_change_nothing() {
         [window(24_000, "", options.clone()), window(83_200, "", warm), window(13_333, "Ja", options)];
     let mut prepared: Vec<Prepared> =
         inputs.iter().map(|input| model.prepare(input, &LIMITS).unwrap()).collect();
-    prepared.push(in_pieces(&model));
+    prepared.push(in_pieces(&model, false));
     const MOST: usize = 48;
     let whole: Vec<Sequence> = prepared.iter().map(|one| alone(&model, one, MOST)).collect();
     assert!(whole[3].passes == 4 && whole[3].finished, "{}", whole[3].passes);
@@ -100,7 +103,7 @@ fn a_shared_prefix_ends_with_the_last_window_that_did_not_change() {
 #[test]
 fn segments_have_their_times_and_the_bytes_of_their_tokens() {
     let model = model("asr06");
-    let ran = alone(&model, &in_pieces(&model), 64);
+    let ran = alone(&model, &in_pieces(&model, false), 64);
     assert_eq!(ran.text, text_of(&ran.segments));
     assert!(ran.segments.len() > 1);
     for segment in &ran.segments {

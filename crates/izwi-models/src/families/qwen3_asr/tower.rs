@@ -103,6 +103,11 @@ impl Tower {
         })
     }
 
+    /// Where its weights are.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The rows of each window, `[rows, output]`: the same bits in any batch.
     ///
     /// # Errors
