@@ -149,37 +149,9 @@ impl File {
                     .to_owned(),
             );
         };
-        let Thinker { model_type, audio_token_id, classify_num, audio_config: audio, text_config: text } =
-            thinker;
-        let times = (self.timestamp_token_id, self.timestamp_segment_time, classify_num);
-        let (purpose, outputs) = match (model_type.as_str(), times) {
-            ("qwen3_asr", _) => (Purpose::Transcribe, text.vocab_size),
-            ("qwen3_forced_aligner", (Some(mark), Some(step_ms), Some(classes))) => {
-                check_sizes(
-                    "config",
-                    &[
-                        ("classify_num", classes, 1 << 20),
-                        ("timestamp_segment_time", usize::try_from(step_ms).unwrap_or(usize::MAX), 1 << 20),
-                    ],
-                )?;
-                if text.tie_word_embeddings {
-                    return Err("text_config.tie_word_embeddings is true; the head of an aligner is its own"
-                        .to_owned());
-                }
-                (Purpose::Align { mark, step_ms }, classes)
-            }
-            ("qwen3_forced_aligner", _) => {
-                return Err(
-                    "lacks timestamp_token_id, timestamp_segment_time or thinker_config.classify_num"
-                        .to_owned(),
-                );
-            }
-            _ => {
-                return Err(format!(
-                    "thinker_config.model_type is '{model_type}'; only 'qwen3_asr' and 'qwen3_forced_aligner' are supported"
-                ));
-            }
-        };
+        let times = (self.timestamp_token_id, self.timestamp_segment_time);
+        let (purpose, outputs) = thinker.purpose(times)?;
+        let Thinker { audio_token_id, audio_config: audio, text_config: text, .. } = thinker;
         audio.check()?;
         text.check()?;
         if audio.output_dim != text.hidden_size {
@@ -213,6 +185,34 @@ impl File {
             audio_token: audio_token_id as u32,
             text: text.shape(),
         })
+    }
+}
+
+impl Thinker {
+    /// What the checkpoint is for, and the outputs of its head, with the token of times and what a class of them is.
+    fn purpose(&self, times: (Option<u32>, Option<u64>)) -> Result<(Purpose, usize), String> {
+        let kind = self.model_type.as_str();
+        match (kind, times, self.classify_num) {
+            ("qwen3_asr", ..) => Ok((Purpose::Transcribe, self.text_config.vocab_size)),
+            ("qwen3_forced_aligner", (Some(mark), Some(step_ms)), Some(classes)) => {
+                let step = usize::try_from(step_ms).unwrap_or(usize::MAX);
+                let sizes = [("classify_num", classes, 1 << 20), ("timestamp_segment_time", step, 1 << 20)];
+                check_sizes("config", &sizes)?;
+                if self.text_config.tie_word_embeddings {
+                    let message =
+                        "text_config.tie_word_embeddings is true; the head of an aligner is its own";
+                    return Err(message.to_owned());
+                }
+                Ok((Purpose::Align { mark, step_ms }, classes))
+            }
+            ("qwen3_forced_aligner", ..) => {
+                Err("lacks timestamp_token_id, timestamp_segment_time or thinker_config.classify_num"
+                    .to_owned())
+            }
+            _ => Err(format!(
+                "thinker_config.model_type is '{kind}'; only 'qwen3_asr' and 'qwen3_forced_aligner' are supported"
+            )),
+        }
     }
 }
 

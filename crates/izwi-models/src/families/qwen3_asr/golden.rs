@@ -90,6 +90,7 @@ pub(super) fn recording(model: &Qwen3Asr, stretch: Stretch, context: &str, answe
         audio_token: model.config.audio_token,
         language: None,
         decided: None,
+        is_live: false,
         sampling: SamplingParams::GREEDY,
         seed: 0,
         max_tokens_per_step: 512,

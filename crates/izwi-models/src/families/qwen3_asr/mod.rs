@@ -179,7 +179,7 @@ impl Qwen3Asr {
 
     /// What the transcript of a live window begins with; `None` for nothing.
     fn decided(&self, text: &str) -> Option<Decided> {
-        let tokens = self.vocabulary.encode(&self.vocabulary.plain(text));
+        let tokens = self.vocabulary.encode(self.vocabulary.plain(text).trim_start());
         (!tokens.is_empty()).then(|| Decided { text: text.to_owned(), tokens })
     }
 
@@ -304,7 +304,7 @@ impl SpeechModel for Qwen3Asr {
         let decided = input.window.as_ref().and_then(|window| self.decided(&window.decided));
         let answer = language.as_deref().map(|code| {
             let decided = decided.as_ref().map(|decided| self.vocabulary.plain(&decided.text));
-            tokens::header(&answer::language_name(code)) + &decided.unwrap_or_default()
+            tokens::header(&answer::language_name(code)) + decided.unwrap_or_default().trim_start()
         });
         let prompt = self.vocabulary.prompt(&context(options), &answer.unwrap_or_default());
         let longest = self.longest([&prompt.before, &prompt.after], decided.as_ref(), limits)?;
@@ -332,6 +332,7 @@ impl SpeechModel for Qwen3Asr {
             audio_token: self.config.audio_token,
             language,
             decided,
+            is_live: input.window.is_some(),
             sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },
             seed: input.seed(),
             max_tokens_per_step: limits.max_tokens_per_step,

@@ -34,6 +34,8 @@ pub(super) struct Recording {
     /// Code of the language that the prompt names.
     pub(super) language: Option<String>,
     pub(super) decided: Option<Decided>,
+    /// Whether it is a window of live audio.
+    pub(super) is_live: bool,
     pub(super) sampling: SamplingParams,
     pub(super) seed: u64,
     pub(super) max_tokens_per_step: usize,
@@ -251,24 +253,35 @@ impl State {
             return Ok(output);
         }
         if is_end || count + 1 >= stretch.max_tokens || answer::is_loop(self.generated()) {
-            let segment = self.segment(recording, stretch, vocabulary);
-            let (Some(segment), Some(aligner)) = (&segment, aligner.filter(|_| recording.has_words)) else {
-                return Ok(self.deliver(recording, segment, output));
-            };
-            let words = aligner.words.words(&segment.text, self.language.as_deref());
-            if words.is_empty() {
-                let segment = segment.clone();
-                return Ok(self.deliver(recording, Some(segment), output));
-            }
-            let alignment = aligner.alignment(words);
-            let positions =
-                aligner.positions(&stretch.aligned, &alignment).min(recording.max_tokens_per_step);
-            output.next_pass = Some(Work::Units([positions.max(1)].into()));
-            self.heard = Some(Heard { segment: segment.clone(), alignment });
-            return Ok(output);
+            let aligner = aligner.filter(|_| recording.has_words);
+            return Ok(self.finish(recording, stretch, vocabulary, aligner, output));
         }
         output.content_key = Some(key(token));
         Ok(output)
+    }
+
+    /// Ends the transcript of a stretch, whose words are aligned if there is an `aligner`.
+    fn finish(
+        &mut self,
+        recording: &Recording,
+        stretch: &Stretch,
+        vocabulary: &Vocabulary,
+        aligner: Option<&Aligner>,
+        mut output: StepOutput,
+    ) -> StepOutput {
+        let segment = self.segment(recording, stretch, vocabulary);
+        if let (Some(segment), Some(aligner)) = (&segment, aligner) {
+            let words = aligner.words.words(&segment.text, self.language.as_deref());
+            if !words.is_empty() {
+                let alignment = aligner.alignment(words);
+                let positions = aligner.positions(&stretch.aligned, &alignment);
+                let cost = positions.min(recording.max_tokens_per_step).max(1);
+                output.next_pass = Some(Work::Units([cost].into()));
+                self.heard = Some(Heard { segment: segment.clone(), alignment });
+                return output;
+            }
+        }
+        self.deliver(recording, segment, output)
     }
 
     /// Delivers the transcript of the stretch with the times of its words, in milliseconds from the start of the stretch.
@@ -292,6 +305,11 @@ impl State {
             },
         });
         segment.words = words.collect();
+        if let [first, .., last] = &segment.words[..]
+            && first.start_s < last.end_s
+        {
+            (segment.start_s, segment.end_s) = (first.start_s, last.end_s);
+        }
         self.deliver(recording, Some(segment), output)
     }
 
@@ -335,7 +353,9 @@ impl State {
         let joint = match (decided, self.last, text.chars().next()) {
             // The network writes the space itself.
             (Some(_), ..) if raw.starts_with(' ') && !text.is_empty() => " ",
-            (None, Some(last), Some(first)) if is_spaced(last, first) => " ",
+            (None, last, Some(first)) if last.is_some_and(|last| is_spaced(last, first)) => " ",
+            // A window of live audio may follow another.
+            (None, None, Some(first)) if recording.is_live && is_spaced('a', first) => " ",
             _ => "",
         };
         let mut logprobs = self.token_logprobs(vocabulary, &raw, joint, &text);

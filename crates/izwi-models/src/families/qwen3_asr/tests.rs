@@ -18,7 +18,8 @@ fn window(samples: usize, decided: &str, options: TranscriptionOptions) -> Input
 }
 
 fn in_language(code: &str) -> TranscriptionOptions {
-    TranscriptionOptions { language: Some(code.to_owned()), ..TranscriptionOptions::default() }
+    let options = TranscriptionOptions { language: Some(code.to_owned()), ..TranscriptionOptions::default() };
+    options.with_logprobs()
 }
 
 /// A recording of several stretches.
@@ -33,6 +34,7 @@ pub(super) fn in_pieces(model: &Qwen3Asr, has_words: bool) -> Prepared {
         audio_token: model.config.audio_token,
         language: None,
         decided: None,
+        is_live: false,
         sampling: SamplingParams::GREEDY,
         seed: 1,
         max_tokens_per_step: 512,
@@ -128,10 +130,12 @@ fn segments_have_their_times_and_the_bytes_of_their_tokens() {
 fn a_live_window_continues_what_is_decided() {
     let model = model("asr06");
     let run = |input: &Input| alone(&model, &model.prepare(input, &LIMITS).unwrap(), 200);
-    let known = run(&window(24_000, "Hello world", in_language("en")));
-    assert!(known.text.starts_with("Hello world") && known.finished, "{}", known.text);
+    let known = run(&window(24_000, " Hello world", in_language("en")));
+    assert!(known.text.starts_with(" Hello world") && known.finished, "{}", known.text);
+    let bytes: Vec<u8> = known.segments[0].logprobs.iter().flat_map(|token| token.bytes.clone()).collect();
+    assert_eq!(String::from_utf8_lossy(&bytes), known.text);
     // The language is found first, then the text is the same.
-    let found = run(&window(24_000, "Hello world", TranscriptionOptions::default()));
+    let found = run(&window(24_000, " Hello world", TranscriptionOptions::default()));
     assert!(found.passes == 2 || found.text.is_empty(), "{}", found.text);
     if found.passes == 2 {
         assert_eq!(found.text, known.text);
