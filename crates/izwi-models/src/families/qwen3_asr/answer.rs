@@ -13,6 +13,15 @@ const REPEATS: usize = 20;
 /// The longest unit that is looked for, in characters or tokens.
 const LONGEST_UNIT: usize = 20;
 
+/// Whether a character separates words: white space, and the separators of ASCII, as Python has it.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
 /// The name of a language as prompts have it.
 pub(super) fn language_name(code: &str) -> String {
     // Its second name is the one the network was trained with.
@@ -21,7 +30,7 @@ pub(super) fn language_name(code: &str) -> String {
 
 /// The name of the language, empty for none, and the text of an answer; `forced` is the name that the prompt gave.
 pub(super) fn parse(raw: &str, forced: Option<&str>) -> (String, String) {
-    let raw = raw.trim();
+    let raw = trimmed(raw);
     if raw.is_empty() {
         return (String::new(), String::new());
     }
@@ -29,8 +38,8 @@ pub(super) fn parse(raw: &str, forced: Option<&str>) -> (String, String) {
     if let Some(forced) = forced {
         return (forced.to_owned(), raw);
     }
-    let Some((header, text)) = raw.split_once(MARK) else { return (String::new(), raw.trim().to_owned()) };
-    (language_of(header), text.trim().to_owned())
+    let Some((header, text)) = raw.split_once(MARK) else { return (String::new(), trimmed(&raw).to_owned()) };
+    (language_of(header), trimmed(text).to_owned())
 }
 
 /// The name in the header of an answer; empty if there is no speech.
@@ -39,9 +48,9 @@ fn language_of(header: &str) -> String {
         return String::new();
     }
     let name = header.lines().find_map(|line| {
-        let line = line.trim();
+        let line = trimmed(line);
         let (word, name) = line.split_at_checked("language ".len())?;
-        word.eq_ignore_ascii_case("language ").then(|| name.trim())
+        word.eq_ignore_ascii_case("language ").then(|| trimmed(name))
     });
     capitalised(name.unwrap_or_default())
 }

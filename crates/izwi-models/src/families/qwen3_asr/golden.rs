@@ -352,12 +352,16 @@ fn qwen3_asr_golden_in_parts_with_one_table() {
 }
 
 #[test]
-fn qwen3_asr_golden_tokens_with_16_bits() {
+fn qwen3_asr_golden_logits_with_16_bits() {
     let model = model_in("asr06", Precision::Bf16);
-    let (golden, case) = (SET.tensors("asr06.auto_bf16"), SET.json::<Case>("asr06.auto_bf16"));
+    let case: Case = SET.json("asr06.auto_bf16");
     let recording = recording(&model, whole(&model, &wave(case.args.samples.list()[0])), "", "");
-    let (tokens, _) = generate(&model, &[recording], case.args.max_new_tokens).remove(0);
-    assert_eq!(tokens, ids(&golden["sequences"]));
+    let ours = generate(&model, &[recording], 1).remove(0).1.concat();
+    // The package rounds every activation, Izwi the keys and values.
+    for (name, tolerance) in [("asr06.auto", 1e-2), ("asr06.auto_bf16", 0.1)] {
+        let theirs = SET.tensors(name)["logits"].i((0, 0)).unwrap();
+        compare(name, &ours, &values(&theirs), tolerance);
+    }
 }
 
 #[test]

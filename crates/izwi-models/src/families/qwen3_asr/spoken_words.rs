@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use regex::Regex;
 
+use super::answer::is_space;
 use izwi_nn::Error;
 
 /// A word without its marks.
@@ -64,7 +65,7 @@ impl WordFinder {
                 (false, Script::Ideograph) => false,
                 (false, _) => last != Script::Ideograph,
             };
-            let is_near = !text[piece..letter.start()].contains(char::is_whitespace);
+            let is_near = !text[piece..letter.start()].contains(is_space);
             match words.last_mut().filter(|_| continues && is_near) {
                 Some(word) => {
                     word.text.push_str(letter.as_str());
@@ -83,7 +84,7 @@ pub(super) fn cut<'a>(text: &'a str, words: &[SpokenWord]) -> Vec<&'a str> {
     let mut start = 0;
     let ends = words.windows(2).map(|pair| {
         let between = pair[0].place.end..pair[1].place.start;
-        between.start + text[between.clone()].find(char::is_whitespace).unwrap_or(between.len())
+        between.start + text[between.clone()].find(is_space).unwrap_or(between.len())
     });
     let ends = ends.chain(words.last().map(|_| text.len()));
     ends.map(|end| {
