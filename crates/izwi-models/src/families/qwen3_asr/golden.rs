@@ -12,6 +12,8 @@ use izwi_nn::sampling::argmax;
 use izwi_types::Precision;
 
 pub(super) const SET: GoldenSet = GoldenSet { name: "qwen3_asr", variable: "IZWI_GOLDEN_QWEN3_ASR" };
+/// Quiet bins beside loud ones have the rounding of the transform, which the logarithm enlarges.
+pub(super) const MEL_TOLERANCE: f32 = 5e-4;
 /// Positions of a block of the tests' pools.
 const BLOCK: usize = 16;
 
@@ -172,7 +174,7 @@ fn check_case(model: &Qwen3Asr, kind: &str, case_name: &str) {
             // A row of a batch was padded before its spectrum was computed.
             if valid as usize == samples / HOP {
                 let ours: Vec<f32> = stretch.windows.iter().flat_map(|window| window.mel.clone()).collect();
-                compare(&format!("{label} mel"), &ours[..theirs.len()], &theirs, TOLERANCE);
+                compare(&format!("{label} mel"), &ours[..theirs.len()], &theirs, MEL_TOLERANCE);
             }
             let length = CHUNK_FRAMES.min(valid as usize);
             stretch.windows = audio::windows_of(&theirs, bins, length, model.config.tower.window_chunks);
@@ -270,7 +272,7 @@ fn qwen3_asr_golden_mel() {
         let mel = front_end.reflected(&samples);
         let ours = mel.network_input(0..mel.len(), mel.len(), mel.peak());
         let theirs = golden_set::by_rows(&golden[&format!("{name}.mel")]);
-        compare(&format!("mel {name}"), &ours, &values(&theirs), TOLERANCE);
+        compare(&format!("mel {name}"), &ours, &values(&theirs), MEL_TOLERANCE);
     }
     assert_eq!(front_end.reflected(&recording[..200]).len(), 0, "too short to be reflected");
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::super::golden_set::{self, TOLERANCE, compare, ids, values};
 use super::aligner::{Aligner, Alignment};
-use super::golden::{Pieces, SET, cuts, generate, model, recording, wave};
+use super::golden::{MEL_TOLERANCE, Pieces, SET, cuts, generate, model, recording, wave};
 use super::spoken_words::{SpokenWord, WordFinder, cut, settled};
 use super::tests::{assert_same, in_pieces};
 use super::*;
@@ -65,7 +65,7 @@ fn check_case(aligner: &Aligner, name: &str) {
         if valid as usize == case.samples[row] / HOP {
             let ours = aligner.windows(&all[..case.samples[row]]);
             let ours: Vec<f32> = ours.iter().flat_map(|window| window.mel.clone()).collect();
-            compare(&format!("{label} mel"), &ours[..mel.len()], &mel, TOLERANCE);
+            compare(&format!("{label} mel"), &ours[..mel.len()], &mel, MEL_TOLERANCE);
         }
         let (text, language) = (&case.text[row], &case.language[row]);
         let theirs = items.iter().map(|item| item.text.as_str());
