@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use izwi_core::engine::executor::StepPlan;
-use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel, natural_length};
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
     RequestId, SamplingParams, StreamingOutput,

@@ -15,6 +15,8 @@ const FFT: usize = 400;
 const SPECTRUM: usize = FFT / 2 + 1;
 /// Frames after the last sample whose transform still covers it.
 pub(crate) const FADE: usize = (FFT / 2).div_ceil(HOP);
+/// The fewest samples that can be reflected at both ends.
+pub(crate) const MIN_REFLECTED: usize = FFT / 2 + 1;
 /// Energies below this are silence.
 const FLOOR: f32 = 1e-10;
 /// log10 of [`FLOOR`]: the value of a frame of zeros.
@@ -48,12 +50,23 @@ impl FrontEnd {
 
     /// Frames `frames` of `samples`; the recording is reflected at its start and silent after its end.
     pub(crate) fn frames(&self, samples: &[f32], frames: Range<usize>) -> LogMel {
+        self.padded(frames, |at| samples.get(at).copied().unwrap_or(0.0))
+    }
+
+    /// All whole frames of `samples`, which are reflected at both ends; none below [`MIN_REFLECTED`] samples.
+    pub(crate) fn reflected(&self, samples: &[f32]) -> LogMel {
+        let count = if samples.len() < MIN_REFLECTED { 0 } else { samples.len() };
+        // Reflected around the last sample, which is not repeated.
+        self.padded(0..count / HOP, |at| samples[if at < count { at } else { 2 * (count - 1) - at }])
+    }
+
+    /// Frames over the samples that `sample` gives from the start of the recording on.
+    fn padded(&self, frames: Range<usize>, sample: impl Fn(usize) -> f32 + Sync) -> LogMel {
         let bins = self.bank.bins();
         let mut values = vec![SILENCE; frames.len() * bins];
         let cut = |frame: usize, input: &mut [f32]| {
             for (n, input) in input.iter_mut().enumerate() {
-                let at = ((frames.start + frame) * HOP + n).abs_diff(FFT / 2);
-                *input = samples.get(at).copied().unwrap_or(0.0);
+                *input = sample(((frames.start + frame) * HOP + n).abs_diff(FFT / 2));
             }
         };
         self.stft.rows(&mut values, bins, cut, |spectrum, values| {
@@ -66,6 +79,11 @@ impl FrontEnd {
 }
 
 impl LogMel {
+    /// Number of frames.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
     /// The loudest value.
     pub(crate) fn peak(&self) -> f32 {
         self.values.iter().copied().fold(SILENCE, f32::max)

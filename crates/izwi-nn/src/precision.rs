@@ -40,6 +40,12 @@ pub fn normed_conv_precision(precision: Precision, device: &Device) -> Precision
     }
 }
 
+/// The type of keys and values alongside large weights of `precision`: f32 where those are, else f16.
+#[must_use]
+pub fn kv_type(precision: Precision) -> DType {
+    if precision == Precision::F32 { DType::F32 } else { DType::F16 }
+}
+
 /// The type of a large weight on a device without kernels of this crate.
 pub(crate) fn device_type(precision: Precision) -> DType {
     match precision.on(false) {

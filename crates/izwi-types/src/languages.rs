@@ -122,6 +122,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("mandarin", "zh"),
     ("cmn", "zh"),
     ("fil", "tl"),
+    ("filipino", "tl"),
     ("iw", "he"),
     ("jv", "jw"),
     ("nb", "no"),

@@ -20,6 +20,7 @@ mod load_options;
 mod metal_budget;
 mod parakeet;
 mod pocket_tts;
+mod qwen3_asr;
 mod qwen3_tts;
 mod settings;
 mod voxtral;
@@ -47,6 +48,7 @@ const REGISTRY: &[Family] = &[
     Family { name: "lfm2_audio", load: lfm2_audio::load, voices: |_| Ok(lfm2_audio::voices()) },
     Family { name: "parakeet", load: parakeet::load, voices: |_| Ok(Vec::new()) },
     Family { name: "pocket_tts", load: pocket_tts::load, voices: pocket_tts::voices },
+    Family { name: "qwen3_asr", load: qwen3_asr::load, voices: |_| Ok(Vec::new()) },
     Family { name: "qwen3_tts", load: qwen3_tts::load, voices: qwen3_tts::voices },
     Family { name: "voxtral", load: voxtral::load, voices: |_| Ok(Vec::new()) },
     Family { name: "whisper", load: whisper::load, voices: |_| Ok(Vec::new()) },
@@ -109,6 +111,7 @@ pub fn tokenize(family: &str, folder: &Path, size: usize, text: &str) -> Result<
     match family {
         "lfm2_audio" => lfm2_audio::tokenize(folder, size, text),
         "pocket_tts" => pocket_tts::tokenize(folder, size, text),
+        "qwen3_asr" => qwen3_asr::tokenize(folder, size, text),
         "qwen3_tts" => qwen3_tts::tokenize(folder, size, text),
         "voxtral" => voxtral::tokenize(folder, size, text),
         _ => whisper::tokenize(folder, size, text),

@@ -4,6 +4,7 @@
 //! outside the lexicon.
 
 pub mod alignment;
+pub(crate) mod byte_pairs;
 mod calendar;
 pub(crate) mod english;
 mod espeak;

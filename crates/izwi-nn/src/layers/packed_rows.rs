@@ -60,6 +60,26 @@ impl PackedRows {
         &self.spans
     }
 
+    /// Sequences `[length, channels]`, in order, as one packed tensor with zeros in the gaps.
+    ///
+    /// # Errors
+    /// There is none, or their lengths are others.
+    pub fn pack(&self, sequences: &[Tensor]) -> Result<Tensor> {
+        let mut rows = Vec::with_capacity(2 * sequences.len());
+        let ends = self.spans.iter().skip(1).map(|next| next.start).chain([self.rows]);
+        for ((sequence, span), end) in sequences.iter().zip(&self.spans).zip(ends) {
+            let (length, channels) = sequence.dims2()?;
+            if length != span.len() {
+                bail!("packed rows: a sequence of {length} rows, {} expected", span.len())
+            }
+            rows.push(sequence.clone());
+            if end > span.end {
+                rows.push(Tensor::zeros((end - span.end, channels), sequence.dtype(), sequence.device())?);
+            }
+        }
+        Tensor::cat(&rows, 0)
+    }
+
     /// Spans and gaps as sequences of their own, so that no row of a gap reaches a span.
     pub(crate) fn on_metal(&self) -> izwi_metal::SequenceTable {
         let mut table = izwi_metal::SequenceTable::default();

@@ -27,7 +27,7 @@ pub fn argmax(values: &[f32]) -> usize {
     (0..values.len()).fold(0, better)
 }
 
-/// The natural logarithm of a token's probability at temperature 1.
+/// The natural logarithm of a token's probability at temperature 1; −∞ for one without a logit.
 pub fn logprob(logits: &[f32], token: usize) -> f32 {
     let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f32 = logits.iter().map(|logit| (logit - peak).exp()).sum();

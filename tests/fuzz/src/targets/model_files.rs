@@ -35,7 +35,7 @@ pub(super) const SENTENCEPIECE: Target = Target {
 };
 
 /// Family, folder and settings file.
-const FILES: [(&str, &str, &str); 13] = [
+const FILES: [(&str, &str, &str); 14] = [
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "config.json"),
     ("qwen3_tts", "tests/golden/qwen3_tts/base17", "speech_tokenizer/config.json"),
     ("lfm2_audio", "tests/golden/lfm2_audio", "config.json"),
@@ -49,6 +49,7 @@ const FILES: [(&str, &str, &str); 13] = [
     ("parakeet", "tests/golden/parakeet/tdt/hf", "config.json"),
     ("parakeet", "tests/golden/parakeet/stream/hf", "config.json"),
     ("parakeet", "tests/golden/parakeet/stream/hf", "processor_config.json"),
+    ("qwen3_asr", "tests/golden/qwen3_asr/asr06", "config.json"),
 ];
 
 /// Those of [`FILES`] that are YAML.
@@ -106,12 +107,13 @@ fn link_all(from: &Path, to: &Path) {
 }
 
 /// Family, file, and tokens of the network.
-const TOKENIZER_FILES: [(&str, &str, usize); 5] = [
+const TOKENIZER_FILES: [(&str, &str, usize); 6] = [
     ("whisper", "tokenizer.json", 70_000),
     ("qwen3_tts", "tokenizer.json", 70_000),
     ("lfm2_audio", "tokenizer.json", 70_000),
     ("pocket_tts", "tokenizer.model", PIECES.len()),
     ("voxtral", "tekken.json", 70_000),
+    ("qwen3_asr", "tokenizer.json", 70_000),
 ];
 /// Pieces of a SentencePiece model: text, score, type.
 const PIECES: [(&str, f32, u8); 9] = [
@@ -163,12 +165,16 @@ fn tokenizers() -> Vec<Vec<u8>> {
     let whisper = names.iter().zip(20..).map(|(name, id)| special(&format!("<|{name}|>"), id)).collect();
     let lfm = [("startoftext", 1), ("im_start", 6), ("im_end", 7), ("audio_start", 128), ("text_end", 130)];
     let lfm = lfm.map(|(name, id)| special(&format!("<|{name}|>"), id)).into();
-    let seeds: [(u8, Vec<u8>); 5] = [
+    let qwen =
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_end|>", "<asr_text>"];
+    let qwen = qwen.iter().zip(20..).map(|(name, id)| special(name, id)).collect();
+    let seeds: [(u8, Vec<u8>); 6] = [
         (0, tokenizer(whisper, Value::Null, bytes.clone())),
-        (1, tokenizer(vec![special("<|im_start|>", 3)], json!({"type": "NFC"}), split)),
+        (1, tokenizer(vec![special("<|im_start|>", 3)], json!({"type": "NFC"}), split.clone())),
         (2, tokenizer(lfm, Value::Null, bytes)),
         (3, sentencepiece()),
         (4, tekken()),
+        (5, tokenizer(qwen, json!({"type": "NFC"}), split)),
     ];
     seeds.map(|(family, text)| [&[family], &text[..]].concat()).into()
 }

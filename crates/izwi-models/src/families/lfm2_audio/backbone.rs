@@ -1,7 +1,7 @@
 //! The language model: a decoder over text, encoded recordings and frames. Its hidden states decide text, and frames
 //! through the depth transformer.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::config::{BACKBONE_NAMES, CODES, Config};
 use izwi_nn::Error;
@@ -9,6 +9,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackRows};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::{Embedding, Linear, sum_embeddings};
+use izwi_nn::precision::kv_type;
 use izwi_types::Precision;
 
 /// Weights of the language model.
@@ -62,10 +63,9 @@ impl Backbone {
         self.tokens.bytes() + self.codes.bytes() + self.stack.bytes()
     }
 
-    /// Shape of one position's keys and values: f32 where the weights are, else f16.
+    /// Shape of one position's keys and values.
     pub(super) fn kv_layout(&self) -> KvLayout {
-        let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
-        self.stack.kv_layout(dtype)
+        self.stack.kv_layout(kv_type(self.precision))
     }
 
     /// Embeddings of positions, `[rows, width]`.

@@ -2,7 +2,6 @@
 //!
 //! Owns `tokenizer.json`. Every piece of a conversation is encoded by itself, as in training.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use tokenizers::models::bpe::{BPE, Vocab};
@@ -10,7 +9,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::config::{AUDIO_START, IM_END, TEXT_END, file_error};
-use crate::text::tokenizer_file;
+use crate::text::{byte_pairs, tokenizer_file};
 use izwi_nn::Error;
 
 /// The first token of every conversation.
@@ -57,7 +56,8 @@ impl Vocabulary {
     /// The parts do not make a tokenizer.
     pub(super) fn single_bytes(size: usize) -> Result<Self, Error> {
         let fault = |message: String| file_error(Path::new("bytes"), message);
-        let letters = (0..=u8::MAX).map(|byte| (letter(byte).to_string(), 256 + u32::from(byte)));
+        let letters = byte_pairs::alphabet().into_iter();
+        let letters = letters.map(|(letter, byte)| (letter.to_string(), 256 + u32::from(byte)));
         let named = NAMED.iter().map(|&(name, id)| (name.to_owned(), id));
         let vocabulary: Vocab = letters.chain(named).collect();
         let model = BPE::builder().vocab_and_merges(vocabulary, Vec::new()).build();
@@ -76,32 +76,16 @@ impl Vocabulary {
                 return Err(format!("token {name} does not have the id {id} that the model expects"));
             }
         }
-        let vocabulary = tokenizer.get_vocab(true);
-        let highest = vocabulary.values().copied().max().unwrap_or_default() as usize;
-        if highest >= size {
-            return Err(format!("has a token of id {highest}, the network knows {size}"));
-        }
-        let mut bytes = vec![Box::default(); highest + 1];
-        let letters: HashMap<char, u8> = (0..=u8::MAX).map(|byte| (letter(byte), byte)).collect();
-        let special = tokenizer.get_added_tokens_decoder();
-        for (token, id) in vocabulary {
-            if !special.get(&id).is_some_and(|added| added.special) {
-                bytes[id as usize] = bytes_of(&token, &letters);
-            }
+        let bytes = byte_pairs::token_bytes(&tokenizer);
+        if bytes.len() > size {
+            return Err(format!("has a token of id {}, the network knows {size}", bytes.len() - 1));
         }
         Ok(Self { tokenizer, bytes })
     }
 
     /// Ids of a piece of text in which special tokens are recognised.
     pub(super) fn encode(&self, text: &str) -> Vec<u32> {
-        match self.tokenizer.encode_fast(text, false) {
-            Ok(encoding) => encoding.get_ids().to_vec(),
-            Err(error) => {
-                // Byte-level BPE takes any text; only a faulty tokenizer file fails.
-                tracing::error!(%error, "text cannot be tokenised");
-                Vec::new()
-            }
-        }
+        byte_pairs::encode(&self.tokenizer, text)
     }
 
     /// Tokens before the first turn.
@@ -126,25 +110,6 @@ impl Vocabulary {
     /// The bytes of a token; none of special ones.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id as usize).map_or(&[], |bytes| bytes)
-    }
-}
-
-/// The letter that stands for a byte in byte-level vocabularies: itself where it can be seen, else one from U+0100 on.
-/// <https://github.com/openai/gpt-2/blob/master/src/encoder.py>.
-fn letter(byte: u8) -> char {
-    let seen = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    if seen(byte) {
-        return char::from(byte);
-    }
-    let before = (0..byte).filter(|&byte| !seen(byte)).count() as u32;
-    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
-}
-
-fn bytes_of(token: &str, letters: &HashMap<char, u8>) -> Box<[u8]> {
-    match token.chars().map(|letter| letters.get(&letter).copied()).collect::<Option<Vec<u8>>>() {
-        Some(bytes) => bytes.into(),
-        // A token that was added as plain text.
-        None => token.as_bytes().into(),
     }
 }
 

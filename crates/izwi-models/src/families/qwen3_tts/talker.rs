@@ -2,7 +2,7 @@
 //!
 //! Owns the embeddings of text, codes and whole frames. Knows no sampling.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 use sha2::{Digest, Sha256};
 
 use super::config::Config;
@@ -12,6 +12,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::decoder_stack::{DecoderStack, StackNames, StackRows, StackShape};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::{Embedding, Linear, sum_embeddings};
+use izwi_nn::precision::kv_type;
 use izwi_types::Precision;
 
 /// Weights of the talker and the code embeddings of all codebooks.
@@ -104,10 +105,9 @@ impl Talker {
         Ok(())
     }
 
-    /// Shape of one position's keys and values: f32 where the weights are, else f16.
+    /// Shape of one position's keys and values.
     pub(super) fn kv_layout(&self) -> KvLayout {
-        let dtype = if self.precision == Precision::F32 { DType::F32 } else { DType::F16 };
-        self.stack.kv_layout(dtype)
+        self.stack.kv_layout(kv_type(self.precision))
     }
 
     /// Embeddings of text tokens, `[ids, width]`.

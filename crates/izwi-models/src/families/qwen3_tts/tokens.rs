@@ -1,28 +1,17 @@
 //! Text to token ids, in the formats the model was trained with.
 //!
-//! Owns `tokenizer.json`, or the older pair of `vocab.json` and `merges.txt`. Contains no ids.
+//! Contains no ids.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
 use tokenizers::models::bpe::{BPE, Vocab};
-use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::config::{file_error, read};
-use crate::text::tokenizer_file;
+use super::config::file_error;
+use crate::text::byte_pairs;
 use izwi_nn::Error;
 
-/// Pre-tokenizer pattern of Qwen2: <https://huggingface.co/docs/transformers/model_doc/qwen2>.
-const PRE_TOKENIZER: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
 /// Tokens before the text: the turn's start, its role, a line break.
 const HEAD: usize = 3;
 /// Tokens after the text to speak: the turn's end, a line break, and the head of the next turn.
@@ -47,35 +36,13 @@ pub(super) struct TokenizedText {
     pub(super) first: u32,
 }
 
-#[derive(Debug, Deserialize)]
-struct TokenizerConfig {
-    added_tokens_decoder: BTreeMap<u32, Added>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Added {
-    content: String,
-    #[serde(default)]
-    special: bool,
-}
-
 impl Vocabulary {
     /// Reads the folder's tokenizer, for a network of `size` text tokens.
     ///
     /// # Errors
     /// A file is unreadable, or the tokenizer does not fit the network.
     pub(super) fn load(folder: &Path, size: usize) -> Result<Self, Error> {
-        let path = folder.join("tokenizer.json");
-        if path.exists() {
-            return Ok(Self { tokenizer: tokenizer_file::open(&path, size)? });
-        }
-        let tokenizer = from_pair(folder)?;
-        match tokenizer.get_vocab(true).into_values().max() {
-            Some(highest) if highest as usize >= size => {
-                Err(file_error(&path, format!("has a token of id {highest}, the network knows {size}")))
-            }
-            _ => Ok(Self { tokenizer }),
-        }
+        Ok(Self { tokenizer: byte_pairs::open(folder, size)? })
     }
 
     /// A tokenizer of single bytes and these special tokens, without merges, for networks with random weights.
@@ -91,7 +58,8 @@ impl Vocabulary {
         let vocabulary: Vocab = letters.chain(named).collect();
         let model = BPE::builder().vocab_and_merges(vocabulary, Vec::new()).build();
         let path = Path::new("bytes");
-        let mut tokenizer = assemble(model.map_err(|error| file_error(path, error.to_string()))?, path)?;
+        let mut tokenizer =
+            byte_pairs::assemble(model.map_err(|error| file_error(path, error.to_string()))?, path)?;
         let special: Vec<_> = special.iter().map(|(name, _)| AddedToken::from(*name, true)).collect();
         tokenizer.add_special_tokens(special).map_err(|error| file_error(path, error.to_string()))?;
         Ok(Self { tokenizer })
@@ -99,14 +67,7 @@ impl Vocabulary {
 
     /// Ids of a text in which special tokens are recognised.
     pub(super) fn encode(&self, text: &str) -> Vec<u32> {
-        match self.tokenizer.encode_fast(text, false) {
-            Ok(encoding) => encoding.get_ids().to_vec(),
-            Err(error) => {
-                // Byte-level BPE takes any text; only a faulty tokenizer file fails.
-                tracing::error!(%error, "text cannot be tokenised");
-                Vec::new()
-            }
-        }
+        byte_pairs::encode(&self.tokenizer, text)
     }
 
     /// Tokens of a text to speak; `None` where the tokenizer lacks the tokens of a turn.
@@ -135,43 +96,6 @@ impl Vocabulary {
     pub(super) fn instructions(&self, text: &str) -> Vec<u32> {
         self.encode(&format!("<|im_start|>user\n{text}<|im_end|>\n"))
     }
-}
-
-/// Builds the tokenizer out of `vocab.json`, `merges.txt` and the special tokens of `tokenizer_config.json`.
-fn from_pair(folder: &Path) -> Result<Tokenizer, Error> {
-    let (vocabulary, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
-    for path in [&vocabulary, &merges] {
-        if !path.exists() {
-            return Err(file_error(path, "is missing, and so is tokenizer.json".to_owned()));
-        }
-    }
-    let pair = (vocabulary.display().to_string(), merges.display().to_string());
-    let model = BPE::from_file(&pair.0, &pair.1).build();
-    let model = model.map_err(|error| file_error(&vocabulary, error.to_string()))?;
-    let mut tokenizer = assemble(model, &vocabulary)?;
-    let path = folder.join("tokenizer_config.json");
-    let config: TokenizerConfig =
-        serde_json::from_str(&read(&path)?).map_err(|error| file_error(&path, error.to_string()))?;
-    for (id, added) in config.added_tokens_decoder {
-        let token = AddedToken::from(added.content.clone(), added.special).normalized(false);
-        tokenizer.add_tokens([token]).map_err(|error| file_error(&path, error.to_string()))?;
-        if tokenizer.token_to_id(&added.content) != Some(id) {
-            return Err(file_error(&path, format!("token '{}' cannot have id {id}", added.content)));
-        }
-    }
-    Ok(tokenizer)
-}
-
-/// A byte-level tokenizer around `model`.
-fn assemble(model: BPE, path: &Path) -> Result<Tokenizer, Error> {
-    let cut =
-        Split::new(SplitPattern::Regex(PRE_TOKENIZER.to_owned()), SplitDelimiterBehavior::Isolated, false);
-    let cut = cut.map_err(|error| file_error(path, error.to_string()))?;
-    let mut tokenizer = Tokenizer::new(model);
-    tokenizer.with_normalizer(Some(NFC)).map_err(|error| file_error(path, error.to_string()))?;
-    let bytes = ByteLevel::new(false, false, false);
-    tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![cut.into(), bytes.into()])));
-    Ok(tokenizer)
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 //! It runs in parts of some layers, so that other work of the device waits for a part only. Windows are packed into one tensor
 //! of rows: linear layers run over all of them, attention within each. Source of the architecture: <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::config::{Config, FRAMES_PER_POSITION};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::conv::StridedConv;
-use izwi_nn::layers::{EncoderConfig, EncoderLayer, EncoderNames, LayerNorm, PackedRows, ROW_ALIGN};
+use izwi_nn::layers::{EncoderConfig, EncoderLayer, EncoderNames, LayerNorm, PackedRows};
 use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
@@ -122,16 +122,8 @@ impl Encoder {
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let lengths = inputs.iter().map(|rows| Ok(rows.dim(0)?)).collect::<Result<Vec<usize>, Error>>()?;
         let packed = PackedRows::new(&lengths, 0, &self.device)?;
-        let mut rows = Vec::with_capacity(2 * inputs.len());
         // The rows between windows attend to themselves.
-        for (input, length) in inputs.into_iter().zip(lengths) {
-            rows.push(input);
-            let gap = length.next_multiple_of(ROW_ALIGN) - length;
-            if gap > 0 {
-                rows.push(Tensor::zeros((gap, self.positions.dim(1)?), DType::F32, &self.device)?);
-            }
-        }
-        let mut x = Tensor::cat(&rows, 0)?; // [rows, width]
+        let mut x = packed.pack(&inputs)?; // [rows, width]
         let first = part * self.layers_of_part;
         for layer in self.layers.iter().skip(first).take(self.layers_of_part) {
             x = layer.forward(&x, &packed)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
-use crate::text::tokenizer_file;
+use crate::text::{byte_pairs, tokenizer_file};
 use izwi_nn::Error;
 
 /// Replaces bytes that are not valid UTF-8.
@@ -65,7 +65,7 @@ impl Vocabulary {
             no_timestamps,
             first_timestamp,
             languages: languages(&tokenizer),
-            byte_of: byte_alphabet(),
+            byte_of: byte_pairs::alphabet(),
             tokenizer,
         };
         let highest = vocabulary.languages.iter().map(|(_, id)| *id).chain([first_timestamp]).max();
@@ -104,9 +104,7 @@ impl Vocabulary {
     /// Bytes of the text of a token; empty for an id that is none. They need not be whole characters.
     pub(super) fn bytes(&self, id: u32) -> Vec<u8> {
         let token = self.tokenizer.id_to_token(id).unwrap_or_default();
-        let byte = |c: char| self.byte_of.get(&c).copied();
-        // A token that was added is its own text.
-        token.chars().map(byte).collect::<Option<_>>().unwrap_or_else(|| token.into_bytes())
+        byte_pairs::bytes_of(&token, &self.byte_of).into_vec()
     }
 
     /// The token of a language code.
@@ -164,15 +162,6 @@ impl Vocabulary {
 /// Python's `text in string.punctuation`: empty, or a run of ASCII's marks in their order.
 fn is_punctuation(text: &str) -> bool {
     r##"!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~"##.contains(text)
-}
-
-/// The alphabet of byte-level tokens: printable bytes stand for themselves, the others for characters from U+0100 on.
-/// <https://github.com/openai/gpt-2/blob/master/src/encoder.py> (`bytes_to_unicode`).
-fn byte_alphabet() -> HashMap<char, u8> {
-    let is_printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    let (printable, others): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(is_printable);
-    let others = ('\u{100}'..).zip(others);
-    printable.into_iter().map(|byte| (char::from(byte), byte)).chain(others).collect()
 }
 
 /// Codes and ids of the tokens `<|xx|>` and `<|xxx|>`.
