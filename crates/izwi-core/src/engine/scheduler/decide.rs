@@ -61,7 +61,7 @@ fn decide_for(
 
 /// One computation of a decision.
 pub(super) struct Round<'a> {
-    group: u64,
+    pub(super) group: u64,
     pub(super) scheduler: &'a Scheduler,
     pub(super) kv: &'a KVCacheManager,
     /// Running sequences as they are after the in-flight step, in order of rank.

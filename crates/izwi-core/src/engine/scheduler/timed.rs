@@ -86,12 +86,28 @@ impl<'a> Round<'a> {
         if in_flight.is_some() {
             self.limit_to_beginning(limits, &mut time, playing.len());
         }
+        self.limit_to_other_groups(limits, &mut time, left_s);
         time.set_demand(limits.bulk_credit_s, has_starting);
         for (_, id, grant, _) in ready.into_iter().take(taken) {
             self.place(id, grant);
         }
         self.playing_tokens = self.decision.total_tokens();
         self.time = Some(time);
+    }
+
+    /// Limits the step for streams that play and that only steps of another group continue.
+    fn limit_to_other_groups(
+        &self,
+        limits: &StepLimits,
+        time: &mut TimeBudget<'_>,
+        left_s: impl Fn(u64) -> f64,
+    ) {
+        let is_other = |s: &&Sequence| !s.is_held() && self.scheduler.group_of(s.id) != self.group;
+        let others: Vec<Playback> = self.running.iter().filter(is_other).filter_map(|s| s.playback).collect();
+        let step_s = safety(&limits.costs) * limits.costs.seconds(StepShape::decode(others.len()));
+        for playback in others {
+            time.limit(left_s(playback.end_us) - f64::from(playback.steps) * step_s);
+        }
     }
 
     /// Limits the step for streams whose playback may begin with the step in flight.

@@ -1,5 +1,7 @@
 //! The policy of deadlines, and streams that play.
 
+use crate::engine::qos::cost::CostModel;
+
 use super::*;
 
 #[test]
@@ -65,4 +67,38 @@ fn admissions_overtake_streams_well_ahead_but_not_due_ones() {
             bench.scheduler.finish_request(id, &mut bench.kv);
         }
     }
+}
+
+#[test]
+fn a_step_of_another_group_leaves_time_for_streams_that_play() {
+    let mut costs = CostModel::default();
+    for step in 0..200usize {
+        let prefill_tokens = if step % 2 == 0 { 8 } else { 0 };
+        let ms = 20 + prefill_tokens as u64;
+        costs.observe(StepShape { prefill_tokens, ..StepShape::decode(1) }, Duration::from_millis(ms));
+    }
+    let limits = StepLimits {
+        costs: Arc::new(costs),
+        reserve_s: 0.0,
+        bulk_credit_s: 0.0,
+        others_us: None,
+        others_share: 0.0,
+    };
+    let longest_prompt = |end_us| {
+        let mut bench = Bench::new(&EngineCoreConfig { max_blocks: 256, ..config() });
+        let playing = bench.prompt(4, 100);
+        let result = bench.step();
+        bench.complete(&result);
+        bench.set_due(playing, end_us);
+        // Its own group, as after a failed step.
+        let new = bench.prompt(400, 10);
+        bench.scheduler.isolate(&[new]);
+        bench.scheduler.set_limits(Some(limits.clone()));
+        let steps = [bench.step(), bench.step()];
+        let items = || steps.iter().flat_map(|step| step.items());
+        assert!(steps.iter().all(|step| step.batch_size() == 1), "two groups share no step");
+        items().filter(|item| item.sequence == new).map(|item| item.num_tokens).sum::<usize>()
+    };
+    let (pressed, relaxed) = (longest_prompt(120_000), longest_prompt(900_000));
+    assert!((16..90).contains(&pressed) && relaxed > 150, "{pressed} {relaxed}");
 }
