@@ -300,7 +300,7 @@ impl EngineCore {
             return Vec::new();
         }
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
-        if !returned.failed {
+        if !returned.failed && self.executor.is_some() {
             self.observe(Event::Step(&returned.schedule, returned.times.executed));
         }
         let mut completed = Vec::new();

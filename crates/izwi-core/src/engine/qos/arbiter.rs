@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::pauses::Pauses;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+use super::pauses::Pauses;
 
 /// Share of the time that bulk work gets while live streams could use all of it.
 pub const BULK_SHARE: f64 = 0.1;
@@ -178,14 +179,11 @@ struct State {
     credit_s: f64,
     accrued_at: Option<Instant>,
     pauses: Pauses,
-    /// The longest of them.
-    reserve: Duration,
 }
 
 impl State {
     /// Adds what bulk work earned since the last call. While there is none, what it was owed is soon forgotten.
     fn accrue(&mut self, now: Instant) {
-        self.reserve = self.pauses.longest(now);
         // Those that gave up are owed nothing.
         self.waiting.retain(|waiter| !waiter.granted.is_closed());
         let since = self.accrued_at.replace(now).unwrap_or(now);
@@ -265,7 +263,7 @@ impl State {
 
     /// Whether all deadlines are met after a step; after one of bulk work, even if the device pauses.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
-        let reserve = if waiter.request.is_live { Duration::ZERO } else { self.reserve };
+        let reserve = if waiter.request.is_live { Duration::ZERO } else { self.pauses.longest(now) };
         let ends_at = now + waiter.request.predicted + reserve;
         Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| ends_at <= at)
     }
