@@ -13,7 +13,6 @@ use super::tower::Tower;
 use crate::families::LoadOptions;
 use crate::log_mel::FrontEnd;
 use izwi_nn::Error;
-use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::sampling::argmax;
 
@@ -63,12 +62,7 @@ impl Aligner {
                 "timestamp_token_id is {mark}, which is not the token of <timestamp>"
             )));
         }
-        let precision = options.weight_precision();
-        let mut from = options.cached(Checkpoint::open_folder(folder, &options.device)?, precision);
-        let tower = Tower::load(&mut from, config.tower, precision)?;
-        let decoder = Decoder::load(&mut from, &config, precision)?;
-        let weight_bytes = from.taken() * precision.bits() / 8;
-        from.finish()?;
+        let (tower, decoder, weight_bytes) = super::network(folder, &config, options)?;
         Ok(Self {
             front_end: FrontEnd::new(config.tower.bins),
             words: WordFinder::new()?,

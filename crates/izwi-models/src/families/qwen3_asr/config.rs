@@ -7,10 +7,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::families::settings::within;
 use crate::text::json_file::read_json;
 use izwi_nn::Error;
 use izwi_nn::decoder_stack::{Mixing, Rotation, StackShape, Style};
 
+/// The largest size, and the largest number of layers, heads, bins and the like.
+const MAX_SIZE: usize = 1 << 22;
+const MAX_COUNT: usize = 1 << 10;
 /// Mel frames that the convolutions see at a time: 1 s.
 pub(super) const CHUNK_FRAMES: usize = 100;
 /// Rows of the tower that they become.
@@ -196,8 +200,7 @@ impl Thinker {
             ("qwen3_asr", ..) => Ok((Purpose::Transcribe, self.text_config.vocab_size)),
             ("qwen3_forced_aligner", (Some(mark), Some(step_ms)), Some(classes)) => {
                 let step = usize::try_from(step_ms).unwrap_or(usize::MAX);
-                let sizes = [("classify_num", classes, 1 << 20), ("timestamp_segment_time", step, 1 << 20)];
-                check_sizes("config", &sizes)?;
+                within("", &[("classify_num", classes), ("timestamp_segment_time", step)], MAX_SIZE)?;
                 if self.text_config.tie_word_embeddings {
                     let message =
                         "text_config.tie_word_embeddings is true; the head of an aligner is its own";
@@ -216,29 +219,22 @@ impl Thinker {
     }
 }
 
-/// Refuses sizes outside their limits: name, value, largest value.
-fn check_sizes(of: &str, sizes: &[(&str, usize, usize)]) -> Result<(), String> {
-    match sizes.iter().find(|(_, size, most)| !(1..=*most).contains(size)) {
-        Some((name, size, most)) => Err(format!("{of}.{name} is {size}; it must be 1 to {most}")),
-        None => Ok(()),
-    }
-}
-
 impl Audio {
     fn check(&self) -> Result<(), String> {
-        check_sizes(
-            "audio_config",
-            &[
-                ("d_model", self.d_model, 1 << 16),
-                ("encoder_layers", self.encoder_layers, 1 << 10),
-                ("encoder_attention_heads", self.encoder_attention_heads, 1 << 10),
-                ("encoder_ffn_dim", self.encoder_ffn_dim, 1 << 18),
-                ("output_dim", self.output_dim, 1 << 16),
-                ("downsample_hidden_size", self.downsample_hidden_size, 1 << 14),
-                ("num_mel_bins", self.num_mel_bins, 1 << 10),
-                ("n_window_infer", self.n_window_infer, 1 << 20),
-            ],
-        )?;
+        let sizes = [
+            ("d_model", self.d_model),
+            ("encoder_ffn_dim", self.encoder_ffn_dim),
+            ("output_dim", self.output_dim),
+            ("downsample_hidden_size", self.downsample_hidden_size),
+            ("n_window_infer", self.n_window_infer),
+        ];
+        within("audio_config", &sizes, MAX_SIZE)?;
+        let counts = [
+            ("encoder_layers", self.encoder_layers),
+            ("encoder_attention_heads", self.encoder_attention_heads),
+            ("num_mel_bins", self.num_mel_bins),
+        ];
+        within("audio_config", &counts, MAX_COUNT)?;
         let (width, heads) = (self.d_model, self.encoder_attention_heads);
         if width < 4 || !width.is_multiple_of(2) || !width.is_multiple_of(heads) {
             return Err(format!(
@@ -267,19 +263,20 @@ impl Audio {
 
 impl Text {
     fn check(&self) -> Result<(), String> {
-        check_sizes(
-            "text_config",
-            &[
-                ("hidden_size", self.hidden_size, 1 << 16),
-                ("intermediate_size", self.intermediate_size, 1 << 18),
-                ("num_hidden_layers", self.num_hidden_layers, 1 << 10),
-                ("num_attention_heads", self.num_attention_heads, 1 << 10),
-                ("num_key_value_heads", self.num_key_value_heads, 1 << 10),
-                ("head_dim", self.head_dim, 1 << 10),
-                ("vocab_size", self.vocab_size, 1 << 22),
-                ("max_position_embeddings", self.max_position_embeddings, 1 << 24),
-            ],
-        )?;
+        let sizes = [
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("vocab_size", self.vocab_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ];
+        within("text_config", &sizes, MAX_SIZE)?;
+        let counts = [
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("head_dim", self.head_dim),
+        ];
+        within("text_config", &counts, MAX_COUNT)?;
         let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
         if !heads.is_multiple_of(kv_heads) {
             return Err(format!(

@@ -25,7 +25,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput, Task,
+    Input, InputError, ListenInput, ModelInfo, PrepareLimits, Prepared, SamplingParams, StepOutput,
     TranscriptionOptions, Work, languages,
 };
 
@@ -71,6 +71,17 @@ pub(super) fn tokenize(folder: &Path, size: usize, context: &str) -> Result<Vec<
     Ok([before, after].concat())
 }
 
+/// The network of a checkpoint folder, and the bytes of its weights.
+fn network(folder: &Path, config: &Config, options: &LoadOptions) -> Result<(Tower, Decoder, usize), Error> {
+    let precision = options.weight_precision();
+    let mut from = options.cached(Checkpoint::open_folder(folder, &options.device)?, precision);
+    let tower = Tower::load(&mut from, config.tower, precision)?;
+    let decoder = Decoder::load(&mut from, config, precision)?;
+    let weight_bytes = from.taken() * precision.bits() / 8;
+    from.finish()?;
+    Ok((tower, decoder, weight_bytes))
+}
+
 #[derive(Debug)]
 struct Qwen3Asr {
     info: ModelInfo,
@@ -104,32 +115,16 @@ impl Qwen3Asr {
             return Err(Error::File { path: folder.display().to_string(), message });
         }
         let vocabulary = Vocabulary::load(folder, config.tokens)?;
-        let precision = options.weight_precision();
-        let mut from = options.cached(Checkpoint::open_folder(folder, &options.device)?, precision);
-        let tower = Tower::load(&mut from, config.tower, precision)?;
-        let decoder = Decoder::load(&mut from, &config, precision)?;
-        let weight_bytes = from.taken() * precision.bits() / 8;
-        from.finish()?;
+        let (tower, decoder, weight_bytes) = network(folder, &config, options)?;
         let folder = folder.join(ALIGNER);
         let aligner = folder.is_dir().then(|| Aligner::load(&folder, options)).transpose()?;
         let weight_bytes = weight_bytes + aligner.as_ref().map_or(0, |aligner| aligner.weight_bytes);
         let row = config.text.width * size_of::<f32>();
         Ok(Self {
             info: ModelInfo {
-                sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                input_sample_rate_hz: SAMPLE_RATE_HZ as u32,
-                tasks: vec![Task::Asr],
-                voices: Vec::new(),
-                speed_range: None,
-                takes_instructions: false,
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
-                translates: false,
-                clones_voices: false,
-                appends_text: false,
-                times_words: false,
-                sampling: SamplingParams::GREEDY,
-                weight_bytes,
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
+                ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
             front_end: FrontEnd::new(config.tower.bins),
             config,
