@@ -20,6 +20,19 @@ fn args(minutes: f64, seed: u64) -> Args {
 }
 
 #[test]
+fn a_disturbed_machine_fails_nobody_and_seldom_interrupts() {
+    for disturbances in [
+        disturbance::Disturbances { slow: 1.0, drift: 1.35, pause_ms: 0 },
+        disturbance::Disturbances { slow: 1.0, drift: 1.0, pause_ms: 150 },
+    ] {
+        let report = run::simulate(&Args { disturbances, ..args(8.0, 5) }).unwrap();
+        let text = report.table();
+        assert!(report.accepted > 10 && report.failed == 0, "{text}");
+        assert!(50 * report.underrun_streams <= report.accepted, "{text}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_report_within_bounds() {
     let report = run::simulate(&args(8.0, 5)).unwrap();
     let text = report.table();
