@@ -77,7 +77,7 @@ impl Members {
         }
         let found = |member: Option<Vec<u8>>, name: &str| {
             member.ok_or_else(|| {
-                malformed(format!("the archive has no '{name}', so it is none of a speech model"))
+                malformed(format!("the archive has no '{name}', so it holds no speech model"))
             })
         };
         Ok(Self {
