@@ -76,9 +76,8 @@ impl Members {
             *wanted = Some(bytes);
         }
         let found = |member: Option<Vec<u8>>, name: &str| {
-            member.ok_or_else(|| {
-                malformed(format!("the archive has no '{name}', so it holds no speech model"))
-            })
+            member
+                .ok_or_else(|| malformed(format!("the archive has no '{name}', so it holds no speech model")))
         };
         Ok(Self {
             weights: found(weights, WEIGHTS)?,
