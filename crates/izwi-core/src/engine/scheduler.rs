@@ -399,6 +399,13 @@ impl Scheduler {
         }
     }
 
+    /// A live stream could not start before `at_us`: its first audio is not late before either.
+    pub(super) fn starts_from(&mut self, id: SequenceId, at_us: u64) {
+        if let Some(expected) = self.sequences.get_mut(&id).and_then(|sequence| sequence.expected.as_mut()) {
+            expected.end_us = expected.end_us.max(at_us);
+        }
+    }
+
     /// Keeps a waiting sequence from starting, or lets it start.
     pub fn set_deferred(&mut self, id: SequenceId, deferred: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id)

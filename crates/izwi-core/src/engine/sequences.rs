@@ -309,6 +309,14 @@ impl Sequences {
         Some(self.session(sequence)?.chunker.progress())
     }
 
+    /// The reader of a stream that had stopped plays on, with a chunk of audio that waited for it.
+    pub(super) fn resume_playback(&mut self, sequence: SequenceId, metrics: &MetricsCollector) {
+        let sample_rate = self.sample_rate;
+        let Some(session) = self.session_mut(sequence) else { return };
+        let chunk = super::types::audio_duration(session.chunker.progress().0, sample_rate);
+        session.playback.resume(chunk, Instant::now()).into_iter().for_each(|gap| metrics.underrun(gap));
+    }
+
     /// Corrects the playback clock of a stream: at `at` its client had played `played`.
     pub(super) fn acknowledge(
         &mut self,

@@ -131,8 +131,8 @@ pub struct Situation<'a> {
     pub others_ahead_s: f64,
     /// Variance of the device time of other engines, in seconds² for a second of audio.
     pub others_variance: f64,
-    /// The longest step of another engine, in seconds.
-    pub others_step_s: f64,
+    /// How long steps of other engines may hold up this one beyond their share, in seconds.
+    pub others_hold_up_s: f64,
     /// Whether there is bulk work.
     pub has_bulk: bool,
     /// Seconds of the device that are owed to it.
@@ -442,13 +442,13 @@ impl Situation<'_> {
     }
 
     /// Seconds that a stream of `length_s` must be ahead beside `streams` in all, so that neither the variation of step times
-    /// nor a step of another engine overtakes it: the largest value of `DEVIATIONS` √(variance · t) − idle · t over its time.
+    /// nor steps of other engines overtake it: the largest value of `DEVIATIONS` √(variance · t) − idle · t over its time.
     fn reserve_s(&self, streams: usize, length_s: f64) -> f64 {
         let load = self.step_s(streams) / self.rate.audio_s + self.others_share() + BULK_SHARE;
         let idle = (1.0 - load).max(LEAST_IDLE);
         let spread = DEVIATIONS * (self.others_variance + self.variance(streams)).sqrt();
         let worst_s = (spread / (2.0 * idle)).powi(2).min(length_s);
-        (spread * worst_s.sqrt() - worst_s * idle + self.others_step_s).clamp(0.0, MAX_RESERVE_S)
+        (spread * worst_s.sqrt() - worst_s * idle + self.others_hold_up_s).clamp(0.0, MAX_RESERVE_S)
     }
 
     /// Variance of the time of steps of `streams` streams, in seconds² for a second of audio.
@@ -606,7 +606,7 @@ mod tests {
             others_held: &[],
             others_ahead_s: f64::INFINITY,
             others_variance: 0.0,
-            others_step_s: 0.0,
+            others_hold_up_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
             bulk_piece_s: 0.0,

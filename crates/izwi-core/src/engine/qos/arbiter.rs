@@ -111,8 +111,11 @@ pub(super) struct Others {
     pub(super) held: Vec<HeldLoad>,
     /// When one of them must continue at the latest.
     pub(super) latest_start: Option<Instant>,
-    /// Their longest step, in seconds.
-    pub(super) step_s: f64,
+    /// The longest piece of their work that waits until all streams are ahead enough for it.
+    pub(super) piece: Duration,
+    /// How long their steps may hold up others beyond their share, in seconds: one that has begun, and for each engine the
+    /// part of a frame that is not in the chunk for which it is generated.
+    pub(super) hold_up_s: f64,
     /// Variance of their device time, in seconds² for a second of audio.
     pub(super) variance: f64,
 }
@@ -148,7 +151,8 @@ impl Waiter {
     /// Whether the first audio of streams that it starts is late. Where nothing was promised, it has its share as bulk work has.
     fn is_late(&self, now: Instant) -> bool {
         let share = || self.since + self.request.predicted.div_f64(BULK_SHARE);
-        self.starts() && now >= self.request.promised.unwrap_or_else(share) + MAX_LATE
+        // Streams get ahead for it from when it asks.
+        self.starts() && now >= self.request.promised.unwrap_or_else(share).max(self.since) + MAX_LATE
     }
 }
 
@@ -204,6 +208,15 @@ impl State {
         self.members.values().map(|load| load.bulk_piece).chain(waiting).max().unwrap_or_default()
     }
 
+    /// The longest piece of other engines than `member` that waits to go: streams that start, and bulk work that is owed.
+    fn piece_of_others(&self, member: u64) -> Duration {
+        let is_owed = |waiter: &&Waiter| self.credit_s >= waiter.request.predicted.as_secs_f64();
+        let bulk = self.first_bulk().map(|(_, waiter)| waiter).filter(is_owed);
+        let waiting = self.waiting.iter().filter(|waiter| waiter.starts()).chain(bulk);
+        let others = waiting.filter(|waiter| waiter.member != member);
+        others.map(|waiter| waiter.request.predicted).max().unwrap_or_default()
+    }
+
     fn has_bulk(&self) -> bool {
         let waits = || self.waiting.iter().any(|waiter| !waiter.request.is_live);
         self.members.values().any(|load| load.has_bulk) || waits()
@@ -223,13 +236,15 @@ impl State {
         self.credit_s = (self.credit_s - bulk.as_secs_f64()).max(0.0);
     }
 
-    /// The next deadline of an engine's live streams: as its waiting step says, or as it published, if that is earlier.
-    /// Streams whose first chunk has just left are in the latter only.
+    /// The next deadline of an engine's live streams: as it published after its last step. Its waiting step was decided before
+    /// the outputs of that one were delivered, and may tell of audio that has left since.
     fn due(&self, member: u64) -> Option<Due> {
-        let own = |waiter: &&Waiter| waiter.member == member;
-        let waiting = self.waiting.iter().filter(own).find_map(|waiter| waiter.request.due);
         let load = self.members.get(&member)?;
-        let due = waiting.into_iter().chain(load.due).min_by_key(|due| due.at.checked_sub(due.work))?;
+        let waiting = || {
+            let own = |waiter: &&Waiter| waiter.member == member;
+            self.waiting.iter().filter(own).find_map(|waiter| waiter.request.due)
+        };
+        let due = load.due.or_else(waiting)?;
         Some(Due { at: due.at.checked_sub(load.behind).unwrap_or(due.at), ..due })
     }
 
@@ -466,13 +481,17 @@ impl Member {
     pub(super) fn others(&self) -> Others {
         let state = self.arbiter.lock();
         let latest_start = State::latest_start(&state.dues(Some(self.id)));
-        let mut others = Others { latest_start, ..Others::default() };
+        let piece = state.piece_of_others(self.id);
+        let mut others = Others { latest_start, piece, ..Others::default() };
+        let mut longest_s: f64 = 0.0;
         for (_, load) in state.members.iter().filter(|(id, _)| **id != self.id) {
             others.streams.extend(&load.streams);
             others.held.extend(&load.held);
-            others.step_s = others.step_s.max(load.step_s);
+            longest_s = longest_s.max(load.step_s);
+            others.hold_up_s += load.step_s;
             others.variance += load.variance;
         }
+        others.hold_up_s += longest_s;
         others
     }
 
@@ -756,6 +775,44 @@ mod tests {
         // Nothing was promised to a window of live audio.
         let turn = tokio::time::timeout(ms(60_000), captions.turn(starts)).await;
         turn.expect("it gets its share");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_asks_when_it_is_late_waits_until_streams_could_get_ahead() {
+        let arbiter = DeviceArbiter::new();
+        plays_on(&arbiter);
+        let (chat, other) = (arbiter.join(), arbiter.join());
+        sleep(ms(5_000)).await;
+        let (begun, promised) = (Instant::now(), Some(Instant::now() - ms(4_000)));
+        let starts = TurnRequest { is_live: true, promised, ..bulk(ms(2_000)) };
+        let turn = tokio::spawn(async move {
+            let piece = || chat.others().piece;
+            assert_eq!(piece(), ms(0));
+            drop(chat.turn(starts).await);
+            begun.elapsed()
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(other.others().piece, ms(2_000), "others leave time for it");
+        let waited = turn.await.unwrap();
+        assert!((ms(1_000)..ms(1_100)).contains(&waited), "{waited:?}");
+        assert_eq!(other.others().piece, ms(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_that_was_published_last_counts_and_not_that_of_a_step_decided_before() {
+        let arbiter = DeviceArbiter::new();
+        let (holder, speech, chat) = (arbiter.join(), arbiter.join(), arbiter.join());
+        let (taken, begun) = (holder.turn(bulk(ms(1))).await, Instant::now());
+        let load = EngineLoad { due: Some(due(begun + ms(250))), ..EngineLoad::default() };
+        {
+            let waits = speech.turn(live(50));
+            tokio::pin!(waits);
+            assert!(waits.as_mut().now_or_never().is_none());
+            // The chunk that was due in 50 ms leaves.
+            speech.set_load(load, false);
+            assert_eq!(chat.others().latest_start, Some(begun + ms(250)));
+        }
+        drop(taken);
     }
 
     #[tokio::test(start_paused = true)]

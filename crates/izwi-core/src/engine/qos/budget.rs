@@ -23,6 +23,8 @@ pub struct StepLimits {
     pub others_us: Option<u64>,
     /// Share of the device that they use.
     pub others_share: f64,
+    /// Seconds of a piece of theirs that waits until all streams are ahead enough for it.
+    pub others_piece_s: f64,
 }
 
 impl StepLimits {
@@ -66,7 +68,9 @@ pub(in crate::engine) struct TimeBudget<'a> {
     shape: StepShape,
     /// Longest time of the step, in seconds.
     limit_s: f64,
-    /// Seconds less for bulk work.
+    /// Seconds less for streams that start.
+    piece_s: f64,
+    /// Seconds less for bulk work, beyond those.
     reserve_s: f64,
     /// Seconds owed to bulk work.
     credit_s: f64,
@@ -86,7 +90,7 @@ impl<'a> TimeBudget<'a> {
         playing: &[Playing],
         places: usize,
     ) -> (Self, usize) {
-        let (costs, reserve_s) = (&*limits.costs, limits.reserve_s);
+        let (costs, reserve_s, piece_s) = (&*limits.costs, limits.reserve_s, limits.others_piece_s);
         let margin = safety(costs);
         let time = |count: usize| limits.step_s(&playing[..count]);
         let most = playing.len().min(places);
@@ -105,8 +109,18 @@ impl<'a> TimeBudget<'a> {
         let shape = sum(&playing[..taken]);
         let (credit_s, bulk_left_s) = (0.0, 0.0);
         let (has_starting, pays_all) = (false, false);
-        let budget =
-            Self { costs, margin, shape, limit_s, reserve_s, credit_s, has_starting, pays_all, bulk_left_s };
+        let budget = Self {
+            costs,
+            margin,
+            shape,
+            limit_s,
+            piece_s,
+            reserve_s,
+            credit_s,
+            has_starting,
+            pays_all,
+            bulk_left_s,
+        };
         (budget, taken)
     }
 
@@ -135,7 +149,7 @@ impl<'a> TimeBudget<'a> {
         let after = self.shape.plus(work);
         let (after_s, before_s) = (self.costs.seconds(after), self.costs.seconds(self.shape));
         let extra_s = after_s - if self.is_empty() { 0.0 } else { before_s };
-        let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
+        let reserve_s = self.reserve_s(class);
         let fits = self.margin * after_s <= self.limit_s - reserve_s || self.is_empty();
         let may = match class {
             Class::Playing | Class::Late => true,
@@ -163,7 +177,7 @@ impl<'a> TimeBudget<'a> {
 
     /// How many of `wanted` tokens of a prompt fit, alongside the rest of their item's work.
     pub(in crate::engine) fn tokens(&self, class: Class, wanted: usize, rest: StepShape) -> usize {
-        let reserve_s = if class == Class::Bulk { self.reserve_s } else { 0.0 };
+        let reserve_s = self.reserve_s(class);
         let of = |tokens: usize| StepShape { prefill_tokens: rest.prefill_tokens + tokens, ..rest };
         let base_s = self.costs.seconds(self.shape.plus(of(0)));
         let token_s = (self.costs.seconds(self.shape.plus(of(1_000))) - base_s) / 1_000.0;
@@ -174,6 +188,15 @@ impl<'a> TimeBudget<'a> {
             _ if self.is_empty() || class == Class::Late => fitting.max(MIN_PIECE.min(wanted)),
             few if few < MIN_PIECE.min(wanted) => 0,
             enough => enough,
+        }
+    }
+
+    /// Seconds that work of a class leaves.
+    fn reserve_s(&self, class: Class) -> f64 {
+        match class {
+            Class::Playing | Class::Late => 0.0,
+            Class::Starting => self.piece_s,
+            Class::Bulk => self.piece_s + self.reserve_s,
         }
     }
 
@@ -231,7 +254,14 @@ mod tests {
 
     fn limits(costs: CostModel, reserve_s: f64) -> StepLimits {
         let costs = Arc::new(costs);
-        StepLimits { costs, reserve_s, bulk_credit_s: 0.0, others_us: None, others_share: 0.0 }
+        StepLimits {
+            costs,
+            reserve_s,
+            bulk_credit_s: 0.0,
+            others_us: None,
+            others_share: 0.0,
+            others_piece_s: 0.0,
+        }
     }
 
     fn playing(left_s: f64) -> Playing {
@@ -275,6 +305,18 @@ mod tests {
         assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), 0);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(budget.take(Class::Playing, StepShape::decode(1)));
+    }
+
+    #[test]
+    fn streams_that_start_leave_time_for_a_piece_of_another_engine() {
+        let limits = StepLimits { others_piece_s: 0.05, ..limits(costs(), 0.02) };
+        let tokens = |class| {
+            let (budget, _) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 8);
+            budget.tokens(class, 256, StepShape::default())
+        };
+        assert!((40..=60).contains(&tokens(Class::Starting)), "{}", tokens(Class::Starting));
+        assert!((20..=40).contains(&tokens(Class::Bulk)), "{}", tokens(Class::Bulk));
+        assert!((80..=110).contains(&tokens(Class::Late)), "{}", tokens(Class::Late));
     }
 
     #[test]

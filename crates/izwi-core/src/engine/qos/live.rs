@@ -137,7 +137,7 @@ impl LiveStreams {
     }
 
     /// Starts accepted streams for which others have made room, in their order.
-    fn start_held(&mut self, scheduler: &mut Scheduler, sequences: &Sequences) {
+    fn start_held(&mut self, scheduler: &mut Scheduler, sequences: &mut Sequences) {
         while let Some((sequence, _)) = self.held.front().copied() {
             let is_known = self.streams.contains_key(&sequence);
             if is_known && !self.with_situation(sequences, |situation| situation.can_start()) {
@@ -145,6 +145,8 @@ impl LiveStreams {
             }
             self.held.pop_front();
             scheduler.set_deferred(sequence, false);
+            scheduler.starts_from(sequence, self.engine_us(Instant::now()));
+            self.resume_playback(sequence, scheduler, sequences);
             self.publish_load(false, scheduler, sequences);
         }
     }
@@ -189,29 +191,19 @@ impl LiveStreams {
         }
     }
 
-    /// Tells the scheduler the playback of a live stream. One that ends before `earliest` ends then.
-    fn set_playback(
-        &self,
-        sequence: SequenceId,
-        earliest: Option<Instant>,
-        scheduler: &mut Scheduler,
-        sequences: &Sequences,
-    ) {
+    /// Tells the scheduler the playback of a live stream.
+    fn set_playback(&self, sequence: SequenceId, scheduler: &mut Scheduler, sequences: &Sequences) {
         if let Some(end) = sequences.playback_end(sequence)
             && let Some(progress) = sequences.chunk_progress(sequence)
         {
-            let end = earliest.map_or(end, |earliest| end.max(earliest));
             scheduler.set_playback(sequence, self.playback(end, progress));
         }
     }
 
-    /// Tells the scheduler the playback of a live stream whose reader has caught up. One that had stopped plays what waited
-    /// for it.
-    fn resume_playback(&self, sequence: SequenceId, scheduler: &mut Scheduler, sequences: &Sequences) {
-        if let Some((chunk, _)) = sequences.chunk_progress(sequence) {
-            let earliest = Instant::now() + audio_duration(chunk, self.sample_rate);
-            self.set_playback(sequence, Some(earliest), scheduler, sequences);
-        }
+    /// A live stream whose reader has caught up continues. One that had stopped plays what waited for it.
+    fn resume_playback(&self, sequence: SequenceId, scheduler: &mut Scheduler, sequences: &mut Sequences) {
+        sequences.resume_playback(sequence, &self.metrics);
+        self.set_playback(sequence, scheduler, sequences);
     }
 
     /// Tells the device of a stream whose reader has caught up during a step: the step may still wait for its turn.
@@ -230,7 +222,7 @@ impl LiveStreams {
             self.rate.steps(seconds).max(1.0) as u32
         };
         let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
-        let end_us = end.saturating_duration_since(self.epoch).as_micros() as u64;
+        let end_us = self.engine_us(end);
         Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
     }
 
@@ -242,6 +234,11 @@ impl LiveStreams {
 
     fn due(&self, Deadline { at_us, work_us }: Deadline) -> Due {
         Due { at: self.instant(at_us), work: Duration::from_micros(work_us) }
+    }
+
+    /// The engine's clock at a time, in microseconds.
+    fn engine_us(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_micros() as u64
     }
 
     /// A time on the engine's clock.
@@ -298,13 +295,13 @@ impl Qos for LiveStreams {
             reserve_s + self.device.longest_pause().as_secs_f64()
         };
         let others = self.device.others();
-        let since_epoch = |at: Instant| at.saturating_duration_since(self.epoch).as_micros() as u64;
         let limits = StepLimits {
             costs: Arc::clone(&self.costs),
             reserve_s,
             bulk_credit_s: self.device.own_credit_s(),
-            others_us: others.latest_start.map(since_epoch),
+            others_us: others.latest_start.map(|at| self.engine_us(at)),
             others_share: others.streams.iter().map(|stream| stream.utilisation).sum(),
+            others_piece_s: others.piece.as_secs_f64(),
         };
         scheduler.set_limits(self.costs.is_known().then_some(limits));
     }
@@ -367,7 +364,7 @@ impl Qos for LiveStreams {
                 }
             }
             Event::Output(sequence) => self.forecast_again(sequence, sequences),
-            Event::Played(sequence) => self.set_playback(sequence, None, scheduler, sequences),
+            Event::Played(sequence) => self.set_playback(sequence, scheduler, sequences),
             Event::Paused(sequence) => self.set_paused(sequence, true, scheduler),
             Event::CatchesUp(sequence) => self.bring_forward(sequence, scheduler, sequences),
             Event::CaughtUp(sequence) => {

@@ -98,6 +98,17 @@ impl PlaybackClock {
         self.advance(gap.unwrap_or_default());
     }
 
+    /// A reader that had stopped, and has played what it took, plays on `now` with `length` of audio that waited for it.
+    /// Returns the gap that it made.
+    pub(in crate::engine) fn resume(&mut self, length: Duration, now: Instant) -> Option<Underrun> {
+        let gap = now.saturating_duration_since(self.end?);
+        if gap.is_zero() {
+            return None;
+        }
+        self.advance(gap + length);
+        Some(Underrun { cause: UnderrunCause::Reader, gap })
+    }
+
     /// Corrects the clock: at `at` the client had played `played` of the delivered audio. An acknowledgement may be late
     /// and then tells of more audio ahead than there is, so of the last few the one with the least counts. Returns the gap
     /// that they show from the second one on: the first tells how late the client began.
@@ -196,6 +207,18 @@ mod tests {
         assert_eq!(clock.end(), Some(start + ms(550)));
         clock.acknowledge(ms(900), start + ms(420));
         assert_eq!(clock.end(), Some(start + ms(420)));
+    }
+
+    #[test]
+    fn a_reader_that_had_stopped_plays_on_with_what_waited_for_it() {
+        let (mut clock, start) = (PlaybackClock::default(), Instant::now());
+        assert_eq!(clock.resume(ms(200), start), None);
+        clock.deliver(ms(200), start, start, ms(0));
+        assert_eq!(clock.resume(ms(200), start + ms(150)), None, "it has not played all of it");
+        let stopped = clock.resume(ms(200), start + ms(5_200));
+        assert_eq!(stopped, Some(Underrun { cause: UnderrunCause::Reader, gap: ms(5_000) }));
+        let late = clock.deliver(ms(200), start + ms(5_300), start + ms(5_300), ms(0));
+        assert_eq!((late, clock.end()), (None, Some(start + ms(5_600))));
     }
 
     #[test]
