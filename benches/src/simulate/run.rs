@@ -109,14 +109,20 @@ impl Run<'_> {
     }
 }
 
-/// Runs everything.
-pub(crate) fn simulate(args: &Args) -> Result<Report> {
+/// The machines that are asked for.
+fn chosen(args: &Args) -> Result<Vec<Machine>> {
     let known = Machine::all(args.noise);
     let wanted = |machine: &Machine| {
         args.machines.is_empty() || args.machines.iter().any(|part| machine.name.contains(part.as_str()))
     };
     let machines: Vec<Machine> = known.into_iter().filter(wanted).collect();
     ensure!(!machines.is_empty() && !args.load.is_empty(), "no machine or no load is left");
+    Ok(machines)
+}
+
+/// Runs each machine at each load.
+pub(crate) fn rows(args: &Args) -> Result<Vec<(Row, Tally)>> {
+    let machines = chosen(args)?;
     let weights: f64 = machines.iter().map(|machine| machine.weight).sum();
     let mut runs = Vec::new();
     for machine in &machines {
@@ -127,7 +133,12 @@ pub(crate) fn simulate(args: &Args) -> Result<Report> {
             runs.push(Run { machine, load, minutes, seed, mixed, fixed: None, disturbances });
         }
     }
-    let rows = runs.par_iter().map(Run::row).collect::<Result<Vec<_>>>()?;
+    runs.par_iter().map(Run::row).collect()
+}
+
+/// Runs everything.
+pub(crate) fn simulate(args: &Args) -> Result<Report> {
+    let (machines, rows) = (chosen(args)?, rows(args)?);
     let real_time: Vec<&Machine> = machines.iter().filter(|machine| machine.is_real_time()).collect();
     let goodput = real_time.into_iter().map(|machine| search(args, machine));
     let goodput = goodput.collect::<Result<Vec<_>>>()?;

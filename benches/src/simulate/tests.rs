@@ -20,6 +20,15 @@ fn args(minutes: f64, seed: u64) -> Args {
 }
 
 #[test]
+fn models_that_share_a_full_device_seldom_interrupt_each_other() {
+    let args = Args { machines: vec!["GPU".to_owned()], load: vec![1.0], noise: 0.0, ..args(2.0, 3) };
+    let (row, tally) = run::rows(&args).unwrap().remove(0);
+    assert!(tally.accepted > 500 && tally.failed == 0, "{row:?}");
+    assert!(50 * tally.underrun_streams <= tally.accepted, "{row:?}");
+    assert!(tally.underrun.as_secs_f64() < 1e-4 * tally.audio_s, "{row:?}");
+}
+
+#[test]
 fn a_disturbed_machine_fails_nobody_and_seldom_interrupts() {
     for disturbances in [
         disturbance::Disturbances { slow: 1.0, drift: 1.35, pause_ms: 0 },
