@@ -171,7 +171,18 @@ pub trait ModelExecutor: Send {
 /// # Errors
 /// The model is unknown, not pulled or does not load.
 pub fn build_native(config: &EngineCoreConfig) -> Result<Box<dyn ModelExecutor>> {
-    Ok(Box::new(native::NativeExecutor::load(config)?))
+    build_beside(config, &|| false)
+}
+
+/// Like [`build_native`]; `plays` tells whether live streams of other models play: nothing is measured beside them.
+///
+/// # Errors
+/// As [`build_native`].
+pub(super) fn build_beside(
+    config: &EngineCoreConfig,
+    plays: &dyn Fn() -> bool,
+) -> Result<Box<dyn ModelExecutor>> {
+    Ok(Box::new(native::NativeExecutor::load(config, plays)?))
 }
 
 /// Opens a device and returns its name, e.g. `metal:0`.

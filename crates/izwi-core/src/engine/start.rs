@@ -43,7 +43,8 @@ impl Engine {
             (executor, arbiter)
         };
         if config.devices.is_empty() {
-            let (executor, arbiter) = arbitrated(executor::build_native(&config)?);
+            let (executor, arbiter) =
+                arbitrated(executor::build_beside(&config, &|| arbiters.have_streams())?);
             return Self::with_executor_on(config, executor, &arbiter);
         }
         let replicas = executor::place(&config)?.into_iter().map(arbitrated).collect();
@@ -56,7 +57,7 @@ impl Engine {
     /// As [`Engine::new`].
     pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
         config.validate()?;
-        let executor = executor::build_native(&config)?;
+        let executor = executor::build_beside(&config, &|| arbiter.has_streams())?;
         Self::with_executor_on(config, executor, arbiter)
     }
 

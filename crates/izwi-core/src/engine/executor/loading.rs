@@ -42,11 +42,12 @@ impl Loaded {
     }
 }
 
-/// Loads the configured model.
+/// Loads the configured model. Devices are compared only while no live streams of other models play, as `plays` tells: the
+/// comparison would interrupt them, and they would falsify what is remembered.
 ///
 /// # Errors
 /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
-pub(super) fn load(config: &EngineCoreConfig) -> Result<Loaded> {
+pub(super) fn load(config: &EngineCoreConfig, plays: &dyn Fn() -> bool) -> Result<Loaded> {
     let source = Source::find(config)?;
     let load_on = |choice| load_on(&source, config, choice);
     let auto = config.device == DeviceChoice::Auto;
@@ -69,8 +70,15 @@ pub(super) fn load(config: &EngineCoreConfig) -> Result<Loaded> {
         log_choice(config, speeds, "auto uses Metal, which was faster when it was measured");
         return Ok(on_gpu);
     }
+    if plays() {
+        tracing::info!(
+            model = config.model,
+            "auto uses Metal unmeasured, since streams play; a later load measures"
+        );
+        return Ok(on_gpu);
+    }
     let (loaded, speeds) = faster(config, on_gpu, load_on_cpu());
-    if let Some(speeds) = speeds {
+    if let Some(speeds) = speeds.filter(|_| !plays()) {
         log_choice(config, speeds, "auto measured the model on Metal and on the CPU and uses the faster one");
         file.iter().for_each(|file| file.write(speeds));
     }

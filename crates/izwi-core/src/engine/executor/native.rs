@@ -63,16 +63,16 @@ impl std::fmt::Debug for NativeExecutor {
 }
 
 impl NativeExecutor {
-    /// Loads the configured model from the store and allocates its KV pool.
+    /// Loads the configured model from the store and allocates its KV pool. `plays`: whether live streams of other models play.
     ///
     /// # Errors
     /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
-    pub fn load(config: &EngineCoreConfig) -> Result<Self> {
-        with_autorelease_pool(|| Self::load_on_device(config))
+    pub fn load(config: &EngineCoreConfig, plays: &dyn Fn() -> bool) -> Result<Self> {
+        with_autorelease_pool(|| Self::load_on_device(config, plays))
     }
 
-    fn load_on_device(config: &EngineCoreConfig) -> Result<Self> {
-        let Loaded { model, device, languages, held_before } = loading::load(config)?;
+    fn load_on_device(config: &EngineCoreConfig, plays: &dyn Fn() -> bool) -> Result<Self> {
+        let Loaded { model, device, languages, held_before } = loading::load(config, plays)?;
         let geometry = config.pool_geometry(model.max_positions());
         let pool = KvPool::new(model.kv_layout(), geometry.num_blocks, geometry.block_size, &device)
             .map_err(|error| {

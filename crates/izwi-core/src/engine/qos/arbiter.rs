@@ -345,6 +345,12 @@ impl DeviceArbiters {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(known.entry(device.to_owned()).or_default())
     }
+
+    /// Whether live streams play on a device.
+    pub(in crate::engine) fn have_streams(&self) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values().any(|arbiter| arbiter.has_streams())
+    }
 }
 
 /// Grants a device to one step at a time.
@@ -357,6 +363,11 @@ impl DeviceArbiter {
     /// An arbiter of an idle device.
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// Whether live streams play.
+    pub(in crate::engine) fn has_streams(&self) -> bool {
+        self.lock().members.values().any(|load| !load.streams.is_empty())
     }
 
     /// Adds an engine to the device.
@@ -596,6 +607,18 @@ mod tests {
         let arbiters = DeviceArbiters::default();
         assert!(Arc::ptr_eq(&arbiters.of("metal:0"), &arbiters.of("metal:0")));
         assert!(!Arc::ptr_eq(&arbiters.of("metal:0"), &arbiters.of("cpu")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_known_whether_streams_play_on_a_device() {
+        let arbiters = DeviceArbiters::default();
+        let engines = [arbiters.of("metal:0").join(), arbiters.of("cpu").join()];
+        assert!(!arbiters.have_streams());
+        let stream = StreamLoad { utilisation: 0.1, ends_at: Instant::now() };
+        engines[1].set_load(EngineLoad { streams: vec![stream], ..EngineLoad::default() }, false);
+        assert!(arbiters.have_streams() && !arbiters.of("metal:0").has_streams());
+        drop(engines);
+        assert!(!arbiters.have_streams(), "its engine has ended");
     }
 
     #[tokio::test(start_paused = true)]
