@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use izwi_types::InputError;
 
 /// The most seconds of audio that wait to be computed.
-const MAX_WAITING_S: usize = 120;
+const MAX_WAITING_S: usize = 240;
 
 /// The audio of one input. Clients append while the executor computes, so it has no single owner.
 #[derive(Debug)]
@@ -100,18 +100,18 @@ mod tests {
     #[test]
     fn what_is_computed_is_forgotten_and_what_waits_is_bounded() {
         let audio = AppendedAudio::new(10);
-        let samples: Vec<f32> = (0..1_200).map(|n| n as f32).collect();
+        let samples: Vec<f32> = (0..2_400).map(|n| n as f32).collect();
         assert_eq!(
             audio.append(&samples, false),
-            Ok(Extent { samples: 1_200, kept: 1_200, is_finished: false })
+            Ok(Extent { samples: 2_400, kept: 2_400, is_finished: false })
         );
         let refused = audio.append(&[0.0], false).unwrap_err();
-        assert!(refused.message.contains("more than 120 s"), "{}", refused.message);
-        assert_eq!(audio.take(5..8, 1_190).unwrap(), [5.0, 6.0, 7.0]);
-        assert_eq!(audio.take(1_189..1_192, 0), None, "it was forgotten");
-        assert_eq!(audio.take(1_198..1_300, 0).unwrap(), [1_198.0, 1_199.0]);
-        assert_eq!(audio.take(1_300..1_310, 0).unwrap(), [0.0; 0], "it has not come");
-        assert_eq!(audio.append(&[1.0], true), Ok(Extent { samples: 1_201, kept: 11, is_finished: true }));
+        assert!(refused.message.contains("more than 240 s"), "{}", refused.message);
+        assert_eq!(audio.take(5..8, 2_390).unwrap(), [5.0, 6.0, 7.0]);
+        assert_eq!(audio.take(2_389..2_392, 0), None, "it was forgotten");
+        assert_eq!(audio.take(2_398..2_500, 0).unwrap(), [2_398.0, 2_399.0]);
+        assert_eq!(audio.take(2_500..2_510, 0).unwrap(), [0.0; 0], "it has not come");
+        assert_eq!(audio.append(&[1.0], true), Ok(Extent { samples: 2_401, kept: 11, is_finished: true }));
         assert!(audio.append(&[], true).unwrap_err().message.contains("ended"));
     }
 }

@@ -11,8 +11,8 @@ use super::{EngineCoreRequest, Wake};
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer};
 
-/// The most samples that arrive before the request is prepared: two minutes at 16 kHz.
-const MAX_PENDING: usize = 120 * 16_000;
+/// The most samples that arrive before the request is prepared: four minutes at 16 kHz.
+const MAX_PENDING: usize = 240 * 16_000;
 
 /// Audio that arrives while it is transcribed, for [`EngineCoreRequest::listen`]. Clones share the audio.
 ///
@@ -97,7 +97,9 @@ impl AudioStream {
         match attached {
             Some(attached) => {
                 attached.progress = attached.preparer.append_audio(&attached.prepared, samples, is_last)?;
-                (attached.wake)();
+                if is_last || !samples.is_empty() {
+                    (attached.wake)();
+                }
             }
             None if pending.len() + samples.len() > MAX_PENDING => {
                 let message = format!("more than {MAX_PENDING} samples wait; send them more slowly");
