@@ -332,10 +332,13 @@ impl LiveTurns {
         if needed_ms > self.rest.end_ms + MAX_PAUSE_MS {
             self.rest.forget_window();
         }
-        // A window that no turn can continue any more ends where it was forgotten.
-        let window_ms = self.turns.front().map_or(self.rest.window_ms, |turn| turn.window_ms);
-        let is_needed = !self.turns.is_empty() || needed_ms <= self.rest.end_ms + MAX_PAUSE_MS;
-        self.buffer.forget_before(if is_needed { window_ms.min(needed_ms) } else { needed_ms });
+        // A window that no turn can continue any more ends where it was forgotten. The turn in progress is the first, or
+        // begins after it.
+        self.buffer.forget_before(match self.turns.front() {
+            Some(turn) => turn.window_ms,
+            None if needed_ms <= self.rest.end_ms + MAX_PAUSE_MS => self.rest.window_ms.min(needed_ms),
+            None => needed_ms,
+        });
     }
 
     /// Drops the turns that wait. False if there were none.
@@ -375,27 +378,62 @@ mod tests {
     use super::*;
     use crate::turns::RATE_HZ;
 
-    #[test]
-    fn a_turn_ends_with_its_silence_where_all_words_are_decided() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../assets/speech/sense_and_sensibility_01_austen_64kb-0880.wav");
-        let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
-        let mut samples = decode(std::fs::read(path).unwrap(), RATE_HZ, &limits).unwrap();
-        samples.resize(samples.len() + 2 * RATE_HZ as usize, 0.0);
+    fn turns_of(method: Method, silence_duration_ms: u64, memory_kib: usize) -> LiveTurns {
+        let turns = TurnOptions { silence_duration_ms, max_turn_ms: u64::MAX, ..TurnOptions::default() };
         let options = LiveOptions {
             encoding: PcmEncoding::S16Le,
             rate_hz: RATE_HZ,
-            method: Method::Windows { hop_ms: 200 },
-            turns: TurnOptions { max_turn_ms: u64::MAX, ..TurnOptions::default() },
+            method,
+            turns,
             prompt: String::new(),
         };
-        let memory = UploadMemory::of(Arc::new(Semaphore::new(1_024)), 0);
-        let mut turns = LiveTurns::new(&VadModel::default(), options, memory).unwrap();
+        let memory = UploadMemory::of(Arc::new(Semaphore::new(memory_kib)), 0);
+        LiveTurns::new(&VadModel::default(), options, memory).unwrap()
+    }
+
+    fn speech(name: &str) -> Vec<f32> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech").join(name);
+        let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+        decode(std::fs::read(path).unwrap(), RATE_HZ, &limits).unwrap()
+    }
+
+    fn bytes_of(samples: &[f32]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        pcm::write_i16_le(samples, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn audio_that_is_handed_over_is_kept_no_longer_and_counts_as_long_as_it_waits() {
+        let mut turns = turns_of(Method::Chunks { chunk_ms: 80 }, 10_000, 1_500);
+        let samples = speech("jfk.wav");
+        let (mut asked, mut refused) = (Vec::new(), None);
+        for piece in samples.chunks(RATE_HZ as usize / 10).cycle().take(400) {
+            if let Err(error) = turns.push(&bytes_of(piece)) {
+                refused = Some(error);
+                break;
+            }
+            asked.extend(turns.next().map(Result::unwrap));
+            assert!(turns.open.is_none() || turns.buffer.samples().len() <= RATE_HZ as usize);
+        }
+        // No engine takes it: what waits is all of the turn.
+        assert_eq!(refused.unwrap().code(), "overloaded");
+        let [Ask::Stream { audio, start_ms }] = &asked[..] else { panic!("{asked:?}") };
+        let handed_over = audio.waiting() as u64 / 16;
+        assert!((20_000..30_000).contains(&handed_over) && *start_ms < 1_000, "{handed_over} ms");
+        let mut events = Vec::new();
+        turns.close(&mut events);
+        assert_eq!((events, turns.waiting.take(1_000 << 10).is_ok()), (Vec::new(), true), "the turn goes on");
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_silence_where_all_words_are_decided() {
+        let mut samples = speech("sense_and_sensibility_01_austen_64kb-0880.wav");
+        samples.resize(samples.len() + 2 * RATE_HZ as usize, 0.0);
+        let mut turns = turns_of(Method::Windows { hop_ms: 200 }, 500, 1_024);
         let (mut events, mut last_ms) = (Vec::new(), 0);
         for piece in samples.chunks(RATE_HZ as usize / 20) {
-            let mut bytes = Vec::new();
-            pcm::write_i16_le(piece, &mut bytes);
-            events.extend(turns.push(&bytes).unwrap());
+            events.extend(turns.push(&bytes_of(piece)).unwrap());
             let Some(ask) = turns.next() else { continue };
             let Ask::Window(window) = ask.unwrap() else { panic!("a window") };
             last_ms = window.end_ms;

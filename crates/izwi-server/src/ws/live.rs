@@ -6,6 +6,7 @@
 //! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
 //!   them for now; the next one replaces it.
 //! - `input.flush` ends the turn in progress, `input.done` the session once all turns are transcribed.
+//! - A model that takes audio as it arrives gets a turn in one request, another one windows of it in steps.
 //! - A step that fails is an `error`; the session continues, and a turn whose last step fails ends with what was committed.
 
 mod parse;

@@ -2,6 +2,8 @@
 //!
 //! A position is a row of the encoder. One more after the last row of a recording ends it.
 
+use std::sync::Arc;
+
 use super::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ};
 use super::vocabulary::Timed;
 use super::{Parakeet, Progress, ROWS_OF_STEP, Share, Source, Wants, segment};
@@ -9,7 +11,6 @@ use crate::appended_audio::{AppendedAudio, Extent};
 use crate::conformer::{FRAMES_PER_ROW, FrontEnd};
 use izwi_nn::Error;
 use izwi_types::{AudioProgress, InputError, PrepareLimits, Prepared, StepOutput, Work};
-use std::sync::Arc;
 
 /// Milliseconds of a row.
 const ROW_MS: u32 = (FRAMES_PER_ROW * HOP * 1_000 / SAMPLE_RATE_HZ) as u32;
