@@ -353,7 +353,7 @@ fn chunks_that_have_come_are_computed_in_one_step_of_all_sequences() {
     assert_eq!(bench.step().batch_size(), 0, "nothing has come");
     bench.scheduler.set_positions(first, Some(6));
     bench.scheduler.set_positions(second, Some(2));
-    let mut step = |bench: &mut Bench| {
+    let step = |bench: &mut Bench| {
         let result = bench.step();
         bench.complete(&result);
         let mut items: Vec<_> =
