@@ -22,7 +22,7 @@ async fn begin(server: &TestServer) -> Result<(Session, Utterance)> {
         utterance.chunks.push(session.chunk().await?);
     }
     let engine = server.engine()?;
-    eventually("the text has run out", || async move { Ok(engine.status().awaiting_text == 1) }).await?;
+    eventually("the text has run out", || async move { Ok(engine.status().awaiting_input == 1) }).await?;
     Ok((session, utterance))
 }
 

@@ -37,6 +37,7 @@ mod remote;
 mod replicas;
 mod resume;
 mod speech;
+mod streamed_audio;
 mod streaming;
 mod supervision;
 mod text_notes;

@@ -53,7 +53,7 @@ async fn in_pieces(engine: &Engine, text: &str, seed: u64, size: usize, waits: b
     let collected = tokio::spawn(collect(chunks));
     for piece in pieces {
         if waits {
-            soon("the text has run out", || engine.status().awaiting_text > 0).await;
+            soon("the text has run out", || engine.status().awaiting_input > 0).await;
         }
         input.append(piece).unwrap();
     }
@@ -109,11 +109,11 @@ async fn a_request_that_waits_for_text_takes_no_step_and_no_place() {
     let input = TextInput::new();
     let begun = request("Abc", 1).with_text_input(input.clone());
     let (_, chunks) = engine.generate_streaming(begun).await.unwrap();
-    soon("the text has run out", || engine.status().awaiting_text == 1).await;
+    soon("the text has run out", || engine.status().awaiting_input == 1).await;
     assert_eq!(steps.load(Ordering::SeqCst), 3, "a step a byte");
     let other = engine.generate(request("Hello", 2)).await.unwrap();
     assert_eq!((other.audio.samples.len(), steps.load(Ordering::SeqCst)), (6 * 1_920, 3 + 6));
-    assert_eq!(engine.status().awaiting_text, 1);
+    assert_eq!(engine.status().awaiting_input, 1);
     input.append("d").unwrap();
     input.finish().unwrap();
     let (samples, stats) = collect(chunks).await;
@@ -152,7 +152,7 @@ async fn aborts_and_disconnects_end_a_request_that_waits_for_text() {
         let input = TextInput::new();
         let begun = request("Abc", 1).with_text_input(input.clone()).with_id(RequestId::from(id));
         let (_, chunks) = engine.generate_streaming(begun).await.unwrap();
-        soon("the text has run out", || engine.status().awaiting_text == 1).await;
+        soon("the text has run out", || engine.status().awaiting_input == 1).await;
         (input, chunks)
     };
     let (_input, chunks) = begin("aborted").await;

@@ -4,6 +4,7 @@
 //! an executor needs to run any of them ([`model::SpeechModel`]). Knows no request, no scheduler, no file download and no async runtime.
 #![forbid(unsafe_code)]
 
+mod appended_audio;
 mod conformer;
 pub mod device_speeds;
 pub mod error;

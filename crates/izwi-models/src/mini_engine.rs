@@ -181,7 +181,7 @@ pub(crate) fn alone(model: &dyn SpeechModel, prepared: &Prepared, max_tokens: us
 pub(crate) fn keys(prepared: &Prepared) -> &[u64] {
     match &prepared.work {
         Work::Autoregressive { prompt, .. } => prompt,
-        Work::Units(_) | Work::Encoder(_) => &[],
+        Work::Units(_) | Work::Encoder(_) | Work::Chunks { .. } => &[],
     }
 }
 
@@ -189,5 +189,6 @@ fn size_of(work: &Work) -> usize {
     match work {
         Work::Autoregressive { prompt, .. } => prompt.len(),
         Work::Units(units) | Work::Encoder(units) => units.first().copied().unwrap_or(0),
+        Work::Chunks { chunk, .. } => *chunk,
     }
 }

@@ -8,8 +8,8 @@ use std::any::Any;
 use izwi_nn::Error;
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput, TextProgress,
-    VoiceRecording,
+    AudioProgress, Input, InputError, ModelInfo, PartTimes, PrepareLimits, Prepared, StepOutput,
+    TextProgress, VoiceRecording,
 };
 
 /// Everything about one running sequence that changes, opaque to the executor.
@@ -82,6 +82,20 @@ pub trait SpeechModel: Send + Sync {
         _is_last: bool,
     ) -> Result<TextProgress, InputError> {
         Err(takes_text_whole())
+    }
+
+    /// Appends samples at the rate of its input to an input that was prepared with [`izwi_types::ListenInput::chunk_ms`];
+    /// `is_last` ends the audio. Takes no time worth a blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more audio, or too much of it waits; it is unchanged then.
+    fn append_audio(
+        &self,
+        _prepared: &Prepared,
+        _samples: &[f32],
+        _is_last: bool,
+    ) -> Result<AudioProgress, InputError> {
+        Err(InputError::other_task("takes a recording as a whole", "audio"))
     }
 
     /// A fresh state for one sequence.

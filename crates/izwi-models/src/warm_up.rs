@@ -127,7 +127,9 @@ impl Steps {
 
 fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
     match work {
-        Work::Units(_) => StepWork { tokens, encoder_tokens: 0, is_prompt: true, generates: false },
+        Work::Units(_) | Work::Chunks { .. } => {
+            StepWork { tokens, encoder_tokens: 0, is_prompt: true, generates: false }
+        }
         Work::Encoder(_) => {
             StepWork { tokens: 0, encoder_tokens: tokens, is_prompt: false, generates: false }
         }
@@ -142,6 +144,7 @@ fn step_work(work: &Work, tokens: usize, begins: bool) -> StepWork {
 fn entry_size(work: &Work, start: usize) -> Option<usize> {
     match work {
         Work::Units(units) | Work::Encoder(units) => units.get(start).copied(),
+        Work::Chunks { chunk, .. } => Some(*chunk),
         Work::Autoregressive { prompt, .. } if start == 0 => Some(prompt.len()),
         Work::Autoregressive { .. } => Some(1).filter(|_| start < POSITIONS),
     }
@@ -150,7 +153,7 @@ fn entry_size(work: &Work, start: usize) -> Option<usize> {
 fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
     match work {
         Work::Units(_) | Work::Encoder(_) => start + 1,
-        Work::Autoregressive { .. } => start + num_tokens,
+        Work::Autoregressive { .. } | Work::Chunks { .. } => start + num_tokens,
     }
 }
 

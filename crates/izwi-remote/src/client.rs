@@ -282,6 +282,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         translates: false,
         clones_voices: false,
         appends_text: false,
+        chunks_ms: Vec::new(),
         times_words: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,

@@ -258,9 +258,10 @@ pub(crate) async fn begin(
 ) -> Result<(StreamingOutput, mpsc::Receiver<StreamingOutput>), ApiError> {
     let model = &engine.profile().model;
     let id = request.id.clone();
-    // Where text arrives while it is spoken, the engine also waits for the client.
+    // Where text arrives while it is spoken, the engine also waits for the client. Audio that arrives may have no text for as
+    // long as it lasts.
     let text_limit = request.text_input.as_ref().map_or(Duration::ZERO, |_| engine.config().text_timeout);
-    let limit = limit + text_limit;
+    let limit = if request.audio_stream.is_some() { Duration::MAX } else { limit + text_limit };
     let wordless = request.text.clone().filter(|text| request.task_type == Task::Tts && !has_words(text));
     let started = async {
         let (_, mut chunks) = match engine.generate_streaming(request).await {
@@ -322,6 +323,7 @@ fn silence(
         words: Vec::new(),
         sample_rate,
         text: None,
+        partial: String::new(),
         segments: Vec::new(),
         language: None,
         emissions: Vec::new(),

@@ -70,12 +70,21 @@ pub struct ListenInput {
     pub is_streamed: bool,
     /// Set if the recording is a window of live audio.
     pub window: Option<LiveWindow>,
+    /// Set if the audio is appended while it is transcribed; `samples` are empty then. Milliseconds of audio from one text to
+    /// the next: one of [`ModelInfo::chunks_ms`](crate::ModelInfo::chunks_ms).
+    pub chunk_ms: Option<u32>,
 }
 
 impl ListenInput {
     /// A recording with every option at its default.
     pub fn plain(samples: Arc<[f32]>) -> Self {
-        Self { samples, options: TranscriptionOptions::default(), is_streamed: false, window: None }
+        Self {
+            samples,
+            options: TranscriptionOptions::default(),
+            is_streamed: false,
+            window: None,
+            chunk_ms: None,
+        }
     }
 
     /// Temperature of the tokens: 0.0 decodes greedily with fallback to higher temperatures; any other value is used without

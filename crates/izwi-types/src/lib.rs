@@ -42,4 +42,4 @@ pub use text_notes::{TextNote, TextNotes};
 pub use transcript::{Segment, TokenLogprob, Transcript, Word};
 pub use transcription_options::TranscriptionOptions;
 pub use voice::{Gender, Voice, VoiceRecording, VoiceReference};
-pub use work::{EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};
+pub use work::{AudioProgress, EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};

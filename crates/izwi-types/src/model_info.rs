@@ -25,6 +25,9 @@ pub struct ModelInfo {
     pub clones_voices: bool,
     /// Whether text can be appended while it is spoken. Not to a voice that continues a recording.
     pub appends_text: bool,
+    /// Lengths of the chunks in which it transcribes audio that is appended, in milliseconds, the default first; empty if it
+    /// takes recordings whole.
+    pub chunks_ms: Vec<u32>,
     /// Whether it tells when the words of a text are spoken.
     pub times_words: bool,
     /// Default sampling.
@@ -49,6 +52,7 @@ impl ModelInfo {
             translates: false,
             clones_voices: false,
             appends_text: false,
+            chunks_ms: Vec::new(),
             times_words: false,
             sampling: SamplingParams::GREEDY,
             weight_bytes,

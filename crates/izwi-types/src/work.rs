@@ -22,6 +22,14 @@ pub enum Work {
     /// An encoder in parts, one per step, in order, without KV cache: the pass after it needs its output. Each entry is a
     /// part's cost in tokens of the step budget; they do not count as tokens of the input.
     Encoder(Arc<[usize]>),
+    /// The positions of a recording that grows, without KV cache: a step takes whole chunks of those whose audio has come.
+    /// The model ends it.
+    Chunks {
+        /// Positions of a chunk, which are its size in tokens.
+        chunk: usize,
+        /// The most positions of a step, which are whole chunks.
+        longest: usize,
+    },
 }
 
 /// An encoder that runs before the positions of a prompt. Where they are all in the prefix cache, it does not run.
@@ -67,6 +75,15 @@ pub struct TextProgress {
     pub tokens_left: usize,
 }
 
+/// How far the audio of an input with [`ListenInput::chunk_ms`](crate::ListenInput::chunk_ms) reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AudioProgress {
+    /// Positions that can be computed with the audio so far: whole chunks, and all once the audio has ended.
+    pub positions: usize,
+    /// Samples that wait to be computed.
+    pub waiting: usize,
+}
+
 /// A word of the text of an utterance, and when it is spoken.
 ///
 /// The spans of an utterance's words follow each other without a gap: white space, and text that is not spoken, belongs to
@@ -96,6 +113,8 @@ pub struct StepOutput {
     pub text: String,
     /// New segments of a transcript; their texts concatenate to `text`.
     pub segments: Vec<Segment>,
+    /// Of a recording that grows: what follows the text for now, and the next output replaces.
+    pub partial: String,
     /// Code of the detected language, once known.
     pub language: Option<String>,
     /// New output of a conversational turn.

@@ -45,7 +45,8 @@ pub(crate) struct Args {
     /// Text that could precede the speech: names, spellings, style
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// New audio from one transcript of a turn to the next, in ms, 200 to 5000 [default: the server's]
+    /// New audio from one transcript of a turn to the next, in ms, 200 to 5000, less for models that stream natively [default:
+    /// the server's]
     #[arg(long, value_name = "MS")]
     latency_ms: Option<u64>,
     /// Silence that ends a turn, in ms [default: the server's]

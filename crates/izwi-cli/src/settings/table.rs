@@ -246,7 +246,7 @@ pub(crate) static TABLE: &[Setting] = &[
         Tuning,
         "text_timeout_s",
         engine.text_timeout,
-        "Time that an utterance waits for more text of its client before it ends, where text is spoken as it arrives"
+        "Time that a request waits for more text or audio of its client before it ends, where it is computed as it arrives"
     ),
     seconds!(
         Engine,

@@ -67,8 +67,8 @@ pub struct EngineStatus {
     pub pending: usize,
     /// Running sequences.
     pub running: usize,
-    /// Requests that wait for more text of their client.
-    pub awaiting_text: usize,
+    /// Requests that wait for more text or audio of their client.
+    pub awaiting_input: usize,
     /// The live streams that play: each with the time when its delivered audio has been played.
     pub streams: Vec<(SequenceId, Instant)>,
     /// Block accounting.
@@ -450,16 +450,16 @@ impl EngineCore {
         for sequence in self.sequences.stalled(self.stall_limit()) {
             self.abort(sequence, AbortCause::SlowClient);
         }
-        self.check_texts();
+        self.check_inputs();
     }
 
-    /// Ends requests whose text has not gone on for too long, and notes which wait for text now.
-    fn check_texts(&mut self) {
+    /// Ends requests whose input has not gone on for too long, and notes which wait for input now.
+    fn check_inputs(&mut self) {
         let limit = self.crowded(self.config.text_timeout);
         self.sequences.note_waiting(|sequence| self.scheduler.awaits_input(sequence));
         for sequence in self.sequences.expired(limit) {
             let message = format!(
-                "no more text came for {} s; end the text, or raise text_timeout",
+                "no more input came for {} s; end the input, or raise text_timeout",
                 limit.as_secs_f64()
             );
             self.finish(sequence, FinishReason::TextTimeout, Some(message));
@@ -486,7 +486,7 @@ impl EngineCore {
         }
     }
 
-    /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more text.
+    /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more input.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.observe(Event::Settled { is_idle: true });
         self.publish();
@@ -555,7 +555,7 @@ impl EngineCore {
     fn publish(&mut self) {
         self.status.pending = self.scheduler.num_waiting();
         self.status.running = self.scheduler.num_running();
-        self.status.awaiting_text = self.sequences.num_waiting_for_text();
+        self.status.awaiting_input = self.sequences.num_waiting();
         self.status.streams = self.sequences.playing().collect();
         self.status.kv = self.kv.stats();
         self.status.outlook = self.qos.outlook(&self.scheduler, &self.sequences);

@@ -19,8 +19,8 @@ pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
 pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
-    DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput, TextProgress,
-    Voice, VoiceRecording,
+    AudioProgress, DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput,
+    TextProgress, Voice, VoiceRecording,
 };
 
 pub use placement::cpu_memory;
@@ -82,6 +82,19 @@ pub trait RequestPreparer: Send + Sync {
         text: &str,
         is_last: bool,
     ) -> std::result::Result<TextProgress, InputError>;
+
+    /// Appends audio to an input that was prepared for it, or ends it. Takes no time worth a blocking thread.
+    ///
+    /// # Errors
+    /// The input takes no more audio, or too much of it waits; it is unchanged then.
+    fn append_audio(
+        &self,
+        _prepared: &Prepared,
+        _samples: &[f32],
+        _is_last: bool,
+    ) -> std::result::Result<AudioProgress, InputError> {
+        Err(InputError::other_task("takes a recording as a whole", "audio"))
+    }
 
     /// Makes a voice pack of a recording: a safetensors file, for [`izwi_types::VoiceReference::Pack`].
     ///

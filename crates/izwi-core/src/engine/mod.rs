@@ -46,7 +46,9 @@ pub use metrics::MetricsSnapshot;
 pub use qos::arbiter::{DeviceArbiter, DeviceArbiters};
 pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
-pub use request::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
+pub use request::{
+    AudioInput, AudioStream, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput,
+};
 pub use scheduler::SchedulingPolicy;
 pub use types::{
     AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,
@@ -405,11 +407,11 @@ impl Engine {
             };
             self.prepare(process).await?
         };
-        if let Some(input) = &request.info.text_input {
+        if let Some(input) = &request.info.open_input {
             let (commands, id) = (self.commands.downgrade(), request.info.id.clone());
             let wake = move || {
                 // An engine that has ended ends the request too.
-                let _ = commands.upgrade().map(|commands| commands.send(Command::TextGrew(id.clone())));
+                let _ = commands.upgrade().map(|commands| commands.send(Command::InputGrew(id.clone())));
             };
             input.attach(self.processor.preparer(), request.prepared.clone(), Box::new(wake))?;
         }

@@ -328,7 +328,7 @@ impl ReplicaRouter {
                 let known = self.ask_all(|reply| Command::Abort(id.clone(), cause, reply));
                 self.events.push(known.map(|known| Event::Aborted(reply, known)).boxed());
             }
-            Command::TextGrew(id) => self.tell_all(|| Command::TextGrew(id.clone())),
+            Command::InputGrew(id) => self.tell_all(|| Command::InputGrew(id.clone())),
             Command::PlaybackAck(id, played, at) => {
                 self.tell_all(|| Command::PlaybackAck(id.clone(), played, at));
             }
@@ -412,7 +412,7 @@ fn merged(replicas: &[(&str, &EngineStatus)]) -> EngineStatus {
     for (index, (_, status)) in (0..).zip(replicas) {
         all.pending += status.pending;
         all.running += status.running;
-        all.awaiting_text += status.awaiting_text;
+        all.awaiting_input += status.awaiting_input;
         // Each replica counts from 1.
         let number = |(id, end): &(SequenceId, Instant)| (SequenceId(id.0 * count + index), *end);
         all.streams.extend(status.streams.iter().map(number));

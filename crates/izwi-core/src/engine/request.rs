@@ -3,9 +3,11 @@
 //! Must not know queues or the state of the engine.
 
 mod audio_input;
+mod audio_stream;
 mod foreign;
 mod intake;
 mod markup;
+mod open_input;
 mod processor;
 mod text_input;
 mod voice_input;
@@ -17,8 +19,10 @@ use super::conversation::Conversation;
 use super::types::{GenerationParams, Priority, RequestId};
 
 pub use audio_input::AudioInput;
+pub use audio_stream::AudioStream;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use markup::without_markup;
+pub(super) use open_input::{OpenInput, Wake};
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
 pub use text_input::{MAX_TEXT_CHARS, TextInput};
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
@@ -45,6 +49,8 @@ pub struct EngineCoreRequest {
     pub text_input: Option<TextInput>,
     /// Recording to transcribe, or of the user's turn.
     pub audio_input: Option<AudioInput>,
+    /// Audio to transcribe that arrives while it is transcribed. Only for models that take it in chunks.
+    pub audio_stream: Option<AudioStream>,
     /// Options of a transcription.
     pub transcription: TranscriptionOptions,
     /// Whether a transcript is delivered while it is made. It is then not searched for unless its options say so.
@@ -80,6 +86,7 @@ impl EngineCoreRequest {
             text: None,
             text_input: None,
             audio_input: None,
+            audio_stream: None,
             transcription: TranscriptionOptions::default(),
             is_streamed: false,
             window: None,
@@ -103,6 +110,11 @@ impl EngineCoreRequest {
     /// Speech to text. `audio` is base64 of an audio file, a `data:` URL, or the bytes of the file.
     pub fn asr(audio: impl Into<AudioInput>) -> Self {
         Self { audio_input: Some(audio.into()), ..Self::new(Task::Asr) }
+    }
+
+    /// Speech to text, of audio that arrives while it is transcribed.
+    pub fn listen(audio: AudioStream) -> Self {
+        Self { audio_stream: Some(audio), is_streamed: true, ..Self::new(Task::Asr) }
     }
 
     /// A turn of a spoken conversation, with a user's message of audio, text or both.

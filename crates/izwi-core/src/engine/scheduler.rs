@@ -52,6 +52,8 @@ pub enum Workload {
     Units(Arc<[usize]>),
     /// Parts of an encoder, one per step, without KV cache.
     Encoder(Arc<[usize]>),
+    /// Chunks of `chunk` positions as their input comes, at most `longest` positions in a step, without KV cache.
+    Chunks { chunk: usize, longest: usize },
 }
 
 /// A sequence for the waiting queue.

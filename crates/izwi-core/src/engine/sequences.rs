@@ -1,4 +1,4 @@
-//! The sequences of an engine, one record each: its place in the queues, its text, and what its client gets.
+//! The sequences of an engine, one record each: its place in the queues, its input, and what its client gets.
 //!
 //! Delivery never blocks: a slow receiver fills its channel, further chunks stay in the record, and the caller pauses that
 //! sequence until [`Sequences::next_event`] reports that the client caught up. Must not know queues or blocks.
@@ -6,9 +6,9 @@
 mod emission_queue;
 mod ending;
 mod events;
+mod open_input;
 mod session;
 mod stall_clock;
-mod text;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use self::events::Permits;
 pub(super) use self::events::{DeliveryEvent, Watch};
+use self::open_input::Opened;
 use self::session::{Content, Session};
-use self::text::OpenText;
 use super::error::{EngineError, Result};
 use super::executor::NewSequenceData;
 use super::metrics::MetricsCollector;
@@ -101,8 +101,8 @@ pub(super) enum Pushed {
 /// What an engine keeps of a request from its admission until all of its result is delivered.
 struct Sequence {
     queue_state: QueueState,
-    /// Its text, while more may come.
-    text: Option<OpenText>,
+    /// Its input, while more may come.
+    input: Option<Opened>,
     session: Session,
 }
 
@@ -141,10 +141,10 @@ impl Sequences {
         let Admission { request: PreparedRequest { mut info, prepared, work }, client } = admission;
         self.last_id += 1;
         let id = SequenceId(self.last_id);
-        let text = info.text_input.take().map(OpenText::new);
+        let input = info.open_input.take().map(Opened::new);
         let session = Session::new(info, client, live);
         let queue_state = QueueState::Queued { prepared, is_planned: false };
-        self.by_id.insert(id, Sequence { queue_state, text, session });
+        self.by_id.insert(id, Sequence { queue_state, input, session });
         (id, work)
     }
 
@@ -166,7 +166,7 @@ impl Sequences {
     /// Takes a sequence from the queues: delivery alone continues. Returns whether the executor holds its state.
     pub(super) fn leave(&mut self, sequence: SequenceId) -> bool {
         let Some(sequence) = self.by_id.get_mut(&sequence) else { return false };
-        sequence.text = None;
+        sequence.input = None;
         let state = std::mem::replace(&mut sequence.queue_state, QueueState::Left);
         matches!(state, QueueState::Queued { is_planned: true, .. })
     }

@@ -86,7 +86,7 @@ pub enum FinishReason {
     Cancelled,
     /// The client interrupted the output.
     Interrupted,
-    /// No more text arrived for `text_timeout`.
+    /// No more text or audio arrived for `text_timeout`.
     TextTimeout,
     /// The model failed.
     Error,
@@ -188,7 +188,7 @@ pub struct RequestStats {
     /// From acceptance to first execution.
     pub queue_time: Duration,
     /// From acceptance, or from the end of the engine's warm-up if that is later, to the end, without the time in which its
-    /// client was slow or its text had run out.
+    /// client was slow or its input had run out.
     pub generation_time: Duration,
     /// From acceptance to the first output of the model: the end of the prefill.
     pub time_to_first_output: Option<Duration>,
@@ -267,6 +267,8 @@ pub struct StreamingOutput {
     pub sample_rate: u32,
     /// New text since the last chunk.
     pub text: Option<String>,
+    /// Of audio that is transcribed as it arrives: what follows the text for now, and the next chunk replaces.
+    pub partial: String,
     /// New segments of a transcript since the last chunk.
     pub segments: Vec<Segment>,
     /// Code of the detected language, once known.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use izwi_nn::codec::mel::MelFilterBank;
 use izwi_nn::codec::stft::{Stft, hann};
 
-/// StepInput of a sample that is taken from the next.
+/// Share of a sample that is taken from the next.
 const PRE_EMPHASIS: f32 = 0.97;
 /// Added to energies under the logarithm: 2⁻²⁴.
 const GUARD: f32 = 1.0 / (1 << 24) as f32;
@@ -93,25 +93,62 @@ impl FrontEnd {
             return Mel { values: Vec::new(), frames: 0 };
         }
         let (bins, valid) = (self.bank.bins(), samples.len() / self.shape.hop);
+        let mut values = self.spectra(samples, 0, 0..valid);
+        if self.shape.is_normalised {
+            normalise(&mut values, bins);
+        }
         let frames = self.count(samples.len());
-        let mut values = vec![0f32; frames * bins];
-        let cut = |frame: usize, input: &mut [f32]| self.cut(samples, frame, input);
-        self.stft.rows(&mut values[..valid * bins], bins, cut, |spectrum, values| {
+        values.resize(frames * bins, 0.0);
+        Mel { values, frames }
+    }
+
+    /// Whether the frames of a recording that grows can be computed as it comes: none depends on the rest of it.
+    pub(crate) fn is_local(&self) -> bool {
+        !self.shape.is_normalised && !self.shape.has_silent_frame
+    }
+
+    /// Frames of the first `samples` samples of a recording, whether or not they are all: what follows changes none of
+    /// them.
+    pub(crate) fn ready(&self, samples: usize, is_all: bool) -> usize {
+        let MelShape { min_samples, hop, window, .. } = self.shape;
+        match samples.checked_sub(window / 2) {
+            _ if samples < min_samples => 0,
+            _ if is_all => samples / hop,
+            Some(reached) => reached / hop + 1,
+            None => 0,
+        }
+    }
+
+    /// The samples that frames are made of.
+    pub(crate) fn span(&self, frames: &Range<usize>) -> Range<usize> {
+        // One more for the emphasis.
+        let reach = self.stft.n_fft() / 2 + 1;
+        (frames.start * self.shape.hop).saturating_sub(reach)..frames.end * self.shape.hop + reach
+    }
+
+    /// Frames of a recording that [is local](Self::is_local), of which `samples` is the part from `offset` on: at least their
+    /// [span](Self::span), as far as the recording reaches.
+    pub(crate) fn part(&self, samples: &[f32], offset: usize, frames: Range<usize>) -> Mel {
+        Mel { values: self.spectra(samples, offset, frames.clone()), frames: frames.len() }
+    }
+
+    fn spectra(&self, samples: &[f32], offset: usize, frames: Range<usize>) -> Vec<f32> {
+        let bins = self.bank.bins();
+        let mut values = vec![0f32; frames.len() * bins];
+        let cut = |frame: usize, input: &mut [f32]| self.cut(samples, offset, frames.start + frame, input);
+        self.stft.rows(&mut values, bins, cut, |spectrum, values| {
             let power: Vec<f32> = spectrum.iter().map(|bin| bin.norm_sqr()).collect();
             self.bank.apply(&power, values);
             values.iter_mut().for_each(|value| *value = (*value + GUARD).ln());
         });
-        if self.shape.is_normalised {
-            normalise(&mut values[..valid * bins], bins);
-        }
-        Mel { values, frames }
+        values
     }
 
-    /// The pre-emphasised samples centred on a frame; silence outside the recording.
-    fn cut(&self, samples: &[f32], frame: usize, input: &mut [f32]) {
-        let half = self.stft.n_fft() / 2;
+    /// The pre-emphasised samples centred on a frame; silence outside the samples, of which the first is at `offset`.
+    fn cut(&self, samples: &[f32], offset: usize, frame: usize, input: &mut [f32]) {
+        let first = offset + self.stft.n_fft() / 2;
         for (n, input) in input.iter_mut().enumerate() {
-            let emphasised = (frame * self.shape.hop + n).checked_sub(half).and_then(|at| {
+            let emphasised = (frame * self.shape.hop + n).checked_sub(first).and_then(|at| {
                 let before =
                     at.checked_sub(1).map_or(0.0, |before| samples.get(before).copied().unwrap_or(0.0));
                 Some(samples.get(at)? - PRE_EMPHASIS * before)

@@ -55,6 +55,11 @@ impl Stream {
         Self { chunk, frames: 0, rows: 0, last, layers: vec![Kept::default(); layers] }
     }
 
+    /// Frames so far.
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
     /// Rows so far.
     pub(crate) fn rows(&self) -> usize {
         self.rows

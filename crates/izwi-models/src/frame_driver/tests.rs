@@ -113,6 +113,7 @@ fn toy() -> FrameDriver<Toy> {
         translates: false,
         clones_voices: false,
         appends_text: false,
+        chunks_ms: Vec::new(),
         times_words: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,

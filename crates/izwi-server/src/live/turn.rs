@@ -1,6 +1,7 @@
 //! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
+use super::turns::LiveEvent;
 
 /// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
 /// further second costs time at every step.
@@ -179,7 +180,6 @@ impl LiveTurn {
             (false, false) => self.agreement.agree(words, end_ms),
         };
         self.decided.extend(new.iter().cloned());
-        self.text.push_str(&concatenated(&new));
         if is_full && self.decided.is_empty() {
             // Nothing was said that long: the window continues without it.
             self.window_ms = end_ms - OLD_ENOUGH_MS;
@@ -188,6 +188,13 @@ impl LiveTurn {
             self.trim(end_ms);
         }
         new
+    }
+
+    /// Adds decided words to the text of the turn.
+    pub(super) fn commit(&mut self, words: Vec<LiveWord>) -> LiveEvent {
+        let text = concatenated(&words);
+        self.text.push_str(&text);
+        LiveEvent::Committed { turn: self.number, text, words }
     }
 
     /// Moves the start of a long window after decided words, which become context.

@@ -227,6 +227,7 @@ impl<P: Protocol> Session<P> {
             }],
             sample_rate: generation.sample_rate,
             text: Some(text.to_owned()),
+            partial: text.chars().take(3).collect(),
             segments: vec![segment(text)],
             language: None,
             emissions,

@@ -6,6 +6,7 @@
 //! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
 //!   them for now; the next one replaces it.
 //! - `input.flush` ends the turn in progress, `input.done` the session once all turns are transcribed.
+//! - A model that takes audio as it arrives gets a turn in one request, another one windows of it in steps.
 //! - A step that fails is an `error`; the session continues, and a turn whose last step fails ends with what was committed.
 
 mod parse;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, LiveWindow, RequestId, Segment, StreamingOutput, Task};
+use izwi_core::engine::{Engine, LiveWindow, RequestId, Segment, StreamingOutput, Task, Word};
 use izwi_types::TokenLogprob;
 use tokio::time::Instant;
 
@@ -26,7 +27,7 @@ use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::WordTimes;
 use crate::error::ApiError;
-use crate::live::{LiveEvent, LiveTurns, LiveWord, Window};
+use crate::live::{Ask, LiveEvent, LiveTurns, LiveWord, Window};
 use crate::registry::Lease;
 use crate::state::AppState;
 use crate::upload::UploadMemory;
@@ -47,6 +48,15 @@ struct Session {
     language: Option<String>,
 }
 
+/// A transcript in progress.
+pub(super) enum Reply {
+    Window(Step),
+    /// Of audio that is handed over as it arrives, from `start_ms` on.
+    Stream {
+        start_ms: u64,
+    },
+}
+
 /// A step: a transcript of a window in progress.
 pub(super) struct Step {
     end_ms: u64,
@@ -61,7 +71,7 @@ impl Protocol for Live {
     const KIND: &'static str = "live";
     type Frame = ClientFrame;
     type Model = Lease;
-    type Reply = Step;
+    type Reply = Reply;
     type Opening = ();
 
     fn new(state: &AppState, identity: Identity, (): ()) -> Self {
@@ -110,7 +120,7 @@ impl Protocol for Live {
             ClientFrame::Flush => {
                 frame::check_open(self.is_closed)?;
                 if let Some(session) = &mut self.session {
-                    session.turns.end_turn();
+                    session.turns.end_turn()?;
                 }
             }
             ClientFrame::Done => {
@@ -124,33 +134,46 @@ impl Protocol for Live {
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
         let session = self.session.as_mut()?;
-        let window = session.turns.next_window()?;
-        let step = step(&self.state, session, window);
-        if step.is_err() {
+        let job = session.turns.next()?.and_then(|ask| job(&self.state, session, ask));
+        if job.is_err() {
             // Without memory for it now, the rest of the audio is transcribed later, or not.
             session.turns.clear();
         }
-        Some(step)
+        Some(job)
     }
 
     fn deliver(
         &mut self,
-        step: &mut Step,
+        reply: &mut Reply,
         chunk: StreamingOutput,
-        _out: &mut Outbox,
+        out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        step.segments.extend(chunk.segments);
-        if let Some(session) = &mut self.session {
-            session.language = chunk.language.or(session.language.take());
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.language = chunk.language.or(session.language.take());
+        match reply {
+            Reply::Window(step) => step.segments.extend(chunk.segments),
+            Reply::Stream { start_ms } => {
+                let words = chunk.segments.iter().flat_map(|segment| &segment.words);
+                let words = words.map(|word| live_word(word, *start_ms)).collect();
+                let mut events = Vec::new();
+                session.turns.hear(words, chunk.partial, &mut events);
+                events.iter().for_each(|event| session.tell(event, out));
+            }
         }
         Ok(())
     }
 
-    fn end(&mut self, step: Step, outcome: Outcome, out: &mut Outbox) {
+    fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
         let Some(session) = &mut self.session else { return };
-        let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
         let mut events = Vec::new();
-        session.turns.take((step.end_ms, step.is_thorough), words, step.begun.elapsed(), &mut events);
+        match reply {
+            Reply::Window(step) => {
+                let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
+                let window = (step.end_ms, step.is_thorough);
+                session.turns.take(window, words, step.begun.elapsed(), &mut events);
+            }
+            Reply::Stream { .. } => session.turns.close(&mut events),
+        }
         for event in &events {
             session.tell(event, out);
         }
@@ -161,8 +184,10 @@ impl Protocol for Live {
     }
 
     fn close_input(&mut self) {
-        if let Some(session) = &mut self.session {
-            session.turns.end_turn();
+        if let Some(session) = &mut self.session
+            && let Err(error) = session.turns.end_turn()
+        {
+            tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
         self.is_closed = true;
     }
@@ -193,7 +218,7 @@ impl Live {
         }
         frame::check_open(self.is_closed)?;
         let (setup, options) = Setup::resolve(fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
-        let (rate_hz, hop_ms) = (options.rate_hz, options.hop_ms);
+        let (rate_hz, latency_ms) = (options.rate_hz, options.method.latency_ms());
         let memory = UploadMemory::of_session(&self.state);
         let turns = LiveTurns::new(&self.state.vad(), options, memory)?;
         out.reply(&ServerFrame::Created {
@@ -202,7 +227,7 @@ impl Live {
             encoding: setup.encoding,
             sample_rate: rate_hz,
             channels: 1,
-            latency_ms: hop_ms,
+            latency_ms,
         });
         self.session = Some(Session { setup, turns, language: None });
         Ok(())
@@ -244,16 +269,36 @@ fn word_times(word: &LiveWord) -> Option<WordTimes<'_>> {
     has_sound.then(|| WordTimes { text: text.trim(), start_ms: *start_ms, end_ms: *end_ms })
 }
 
-/// The job of a window.
-fn step(state: &AppState, session: &Session, window: Window) -> Result<Job<Live>, ApiError> {
+/// A word of audio that begins at `start_ms` of the stream.
+fn live_word(word: &Word, start_ms: u64) -> LiveWord {
+    let ms = |seconds: f64| start_ms + (seconds.max(0.0) * 1e3) as u64;
+    let Word { text, probability, .. } = word;
+    LiveWord {
+        text: text.clone(),
+        start_ms: ms(word.start_s),
+        end_ms: ms(word.end_s),
+        probability: *probability,
+        certainty: *probability,
+    }
+}
+
+/// The job of what the engine is asked for.
+fn job(state: &AppState, session: &Session, ask: Ask) -> Result<Job<Live>, ApiError> {
+    let window = match ask {
+        Ask::Window(window) => window,
+        Ask::Stream { audio, start_ms } => {
+            let (engine, request) = (&session.setup.engine, session.setup.stream_request(audio));
+            return Ok(Job::new(Engine::clone(engine), request, Reply::Stream { start_ms }));
+        }
+    };
     let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
     let file = UploadMemory::wav_file(state, &samples)?;
     let language = session.setup.language.clone().or_else(|| session.language.clone());
     let request =
         session.setup.request(file, LiveWindow { decided: decided.clone(), is_thorough }, context, language);
     let segments = Vec::new();
-    let reply = Step { end_ms, start_ms, decided, is_thorough, segments, begun: Instant::now() };
-    Ok(Job::new(Engine::clone(&session.setup.engine), request, reply))
+    let step = Step { end_ms, start_ms, decided, is_thorough, segments, begun: Instant::now() };
+    Ok(Job::new(Engine::clone(&session.setup.engine), request, Reply::Window(step)))
 }
 
 /// The words of a step after what was decided; `None` if its transcript does not begin with that.
@@ -325,7 +370,6 @@ fn drop_unheard(words: &mut Vec<LiveWord>) {
 
 #[cfg(test)]
 mod tests {
-    use izwi_core::engine::Word;
     use tokio::time::Instant;
 
     use super::*;

@@ -70,7 +70,7 @@ impl EngineCore {
         if let Some(start) = start {
             self.observe(Event::Added(sequence, start));
         }
-        if let Some(positions) = self.sequences.text_grew(sequence) {
+        if let Some(positions) = self.sequences.input_grew(sequence) {
             self.scheduler.set_positions(sequence, positions);
         }
     }

@@ -36,8 +36,8 @@ pub(in crate::engine) type Added = std::result::Result<(), Refused>;
 pub(in crate::engine) enum Command {
     Add(Box<Admission>, oneshot::Sender<Added>),
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
-    /// More text of a request has arrived, or its end.
-    TextGrew(RequestId),
+    /// More text or audio of a request has arrived, or its end.
+    InputGrew(RequestId),
     /// How much its client has played, and when that was told.
     PlaybackAck(RequestId, Duration, Instant),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
@@ -58,8 +58,8 @@ impl Command {
     pub(super) fn changes_schedule(&self, mode: Mode) -> bool {
         match self {
             Self::PlaybackAck(..) | Self::Metrics(_) | Self::Learned(_) | Self::CheckInvariants(_) => false,
-            // Pieces of text come more often than steps: a sequence that waits for one joins the step after the next.
-            Self::TextGrew(_) => false,
+            // Pieces come more often than steps: a sequence that waits for one joins the step after the next.
+            Self::InputGrew(_) => false,
             // They let the loop run, or drain it, which it does already.
             Self::Start | Self::Resume | Self::Drain(_) | Self::AwaitEnd(_) => mode != Mode::Running,
             Self::Add(..) | Self::Abort(..) | Self::Step(_) | Self::Pause | Self::Stop => true,
@@ -142,10 +142,10 @@ impl EngineCore {
                 }
                 let _ = reply.send(sequence.is_some());
             }
-            Command::TextGrew(id) => {
+            Command::InputGrew(id) => {
                 let sequence = self.sequences.find(&id);
                 let grown =
-                    sequence.and_then(|sequence| Some((sequence, self.sequences.text_grew(sequence)?)));
+                    sequence.and_then(|sequence| Some((sequence, self.sequences.input_grew(sequence)?)));
                 if let Some((sequence, positions)) = grown {
                     self.scheduler.set_positions(sequence, positions);
                     self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));

@@ -12,7 +12,7 @@ use izwi_nn::Error;
 use izwi_nn::device::{self, Device, with_autorelease_pool};
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::precision::weight_precision;
-use izwi_types::{Input, InputError, PrepareLimits, Prepared, TextProgress, VoiceRecording};
+use izwi_types::{AudioProgress, Input, InputError, PrepareLimits, Prepared, TextProgress, VoiceRecording};
 
 use super::loading::{self, Loaded};
 use super::messages::{chain, with_remedy};
@@ -208,6 +208,15 @@ impl RequestPreparer for NativePreparer {
         is_last: bool,
     ) -> std::result::Result<TextProgress, InputError> {
         self.model.append_text(prepared, text, is_last)
+    }
+
+    fn append_audio(
+        &self,
+        prepared: &Prepared,
+        samples: &[f32],
+        is_last: bool,
+    ) -> std::result::Result<AudioProgress, InputError> {
+        self.model.append_audio(prepared, samples, is_last)
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> std::result::Result<Vec<u8>, InputError> {

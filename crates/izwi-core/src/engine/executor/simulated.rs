@@ -297,6 +297,7 @@ impl SimulatedExecutor {
             translates: model.transcribes,
             clones_voices: model.clones_voices,
             appends_text: model.appends_text,
+            chunks_ms: Vec::new(),
             times_words: model.times_words && !model.autoregressive,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
@@ -346,7 +347,7 @@ impl SimulatedExecutor {
             let (length, encoder_rows) = match (new.map(|new| &new.prepared.work), running) {
                 (Some(Work::Autoregressive { prompt, encoders, .. }), _) => (prompt.len(), rows(encoders)),
                 (None, Some(running)) => (running.tokens.len(), running.encoder_rows),
-                (Some(Work::Units(_) | Work::Encoder(_)), _) | (None, None) => (0, 0),
+                (Some(Work::Units(_) | Work::Encoder(_) | Work::Chunks { .. }), _) | (None, None) => (0, 0),
             };
             work.prompt_tokens +=
                 if item.is_prefill || !self.model.autoregressive { item.num_tokens } else { 0 };
@@ -518,14 +519,14 @@ impl ModelExecutor for SimulatedExecutor {
             };
             let (tokens, units, encoder_rows) = match &new.prepared.work {
                 Work::Units(units) => (Vec::new(), Arc::clone(units), 0),
-                Work::Encoder(_) => (prompt.clone(), Arc::new([]) as Arc<[usize]>, 0),
+                Work::Encoder(_) | Work::Chunks { .. } => (prompt.clone(), Arc::new([]) as Arc<[usize]>, 0),
                 Work::Autoregressive { prompt, encoders, .. } => {
                     (prompt.to_vec(), Arc::new([]) as Arc<[usize]>, rows(encoders))
                 }
             };
             let encoder = match &new.prepared.work {
                 Work::Encoder(parts) => Arc::clone(parts),
-                Work::Units(_) | Work::Autoregressive { .. } => Arc::new([]),
+                Work::Units(_) | Work::Autoregressive { .. } | Work::Chunks { .. } => Arc::new([]),
             };
             let running = Running {
                 prompt_len: tokens.len(),
@@ -542,7 +543,7 @@ impl ModelExecutor for SimulatedExecutor {
                 branches: match &new.prepared.work {
                     Work::Autoregressive { branches, .. } => *branches,
                     Work::Encoder(_) => self.model.branches,
-                    Work::Units(_) => 1,
+                    Work::Units(_) | Work::Chunks { .. } => 1,
                 },
                 histories: Vec::new(),
                 is_encoding: !encoder.is_empty(),

@@ -392,6 +392,7 @@ fn setup(work: &Workload) -> StepShape {
         Workload::Units(units) => {
             StepShape { prefill_tokens: units.first().copied().unwrap_or(0), ..StepShape::default() }
         }
+        Workload::Chunks { chunk, .. } => StepShape { prefill_tokens: *chunk, ..StepShape::default() },
         Workload::Encoder(units) => StepShape { encoder_tokens: units.iter().sum(), ..StepShape::default() },
         Workload::Autoregressive { prompt_tokens, encoders, .. } => StepShape {
             decodes: 0,

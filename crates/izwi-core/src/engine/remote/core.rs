@@ -151,7 +151,7 @@ impl RemoteCore {
             // There are no blocks.
             Command::CheckInvariants(reply) => drop(reply.send(Ok(()))),
             // A remote model has nothing to start, and takes no text while it speaks.
-            Command::Start | Command::TextGrew(_) => {}
+            Command::Start | Command::InputGrew(_) => {}
             Command::Resume => self.is_paused = false,
             Command::Pause => self.is_paused = true,
             Command::Drain(reply) => {

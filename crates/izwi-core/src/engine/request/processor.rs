@@ -15,9 +15,9 @@ use izwi_types::{
 
 use super::intake::AudioIntake;
 use super::text_input::MAX_TEXT_CHARS;
-use super::voice_input;
 use super::written_text;
-use super::{AudioInput, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput};
+use super::{AudioInput, ChatOptions, EngineCoreRequest, OpenInput, ReferenceAudio, VoiceInput};
+use super::{audio_stream, voice_input};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer};
@@ -43,8 +43,8 @@ pub(in crate::engine) struct RequestInfo {
     pub(in crate::engine) seed: u64,
     /// The most tokens to generate in a pass, as requested.
     pub(in crate::engine) max_tokens: usize,
-    /// Where more text comes from; `None` where the text is complete.
-    pub(in crate::engine) text_input: Option<TextInput>,
+    /// Where more text or audio comes from; `None` where the input is complete.
+    pub(in crate::engine) open_input: Option<OpenInput>,
     /// Duration of its recordings.
     pub(in crate::engine) recorded: Duration,
     /// Tokens of the prepared input; 0 before.
@@ -56,7 +56,7 @@ pub(in crate::engine) struct RequestInfo {
 impl RequestInfo {
     /// Characters of the whole text to speak; `None` for other tasks, and while more text may come.
     pub(in crate::engine) fn known_chars(&self) -> Option<usize> {
-        self.text_chars.filter(|_| self.text_input.is_none())
+        self.text_chars.filter(|_| self.open_input.is_none())
     }
 }
 
@@ -115,13 +115,15 @@ impl RequestProcessor {
         intake: &mut AudioIntake,
     ) -> Result<(RequestInfo, Input)> {
         let notes = written_text::take(&mut request, &self.profile)?;
-        let text_input = request.text_input.clone();
+        let open_text = request.text_input.clone().map(OpenInput::Text);
+        let open_input = open_text.or(request.audio_stream.clone().map(OpenInput::Audio));
         self.check(&request)?;
         let params = self.complete(&request)?;
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
-        let live = request.live && (task != Task::Asr || request.window.is_some());
+        let is_heard = request.window.is_some() || request.audio_stream.is_some();
+        let live = request.live && (task != Task::Asr || is_heard);
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let input = match task {
@@ -140,7 +142,7 @@ impl RequestProcessor {
             chunk_lengths,
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
-            text_input,
+            open_input,
             recorded,
             prompt_tokens: 0,
             notes,
@@ -207,7 +209,8 @@ impl RequestProcessor {
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
         let (is_streamed, window) = (request.is_streamed, request.window);
-        Ok(Input::Listen(ListenInput { samples, options, is_streamed, window }))
+        let chunk_ms = request.audio_stream.map(|audio| audio.chunk_ms());
+        Ok(Input::Listen(ListenInput { samples, options, is_streamed, window, chunk_ms }))
     }
 
     /// The input of a turn: the conversation so far, with the request's own message appended.
@@ -377,7 +380,8 @@ impl RequestProcessor {
             return Err(EngineError::invalid("input", message));
         }
         let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
-        if request.task_type == Task::Asr && no_audio {
+        audio_stream::check(request, profile)?;
+        if request.task_type == Task::Asr && no_audio && request.audio_stream.is_none() {
             return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
         }
         if request.task_type == Task::Chat {
@@ -497,6 +501,14 @@ pub(in crate::engine) fn workload(
                 Work::Encoder(_) => (Workload::Encoder(units), 0),
                 _ => (Workload::Units(Arc::clone(&units)), units.iter().sum()),
             })
+        }
+        &Work::Chunks { chunk, longest } => {
+            let budget = config.max_tokens_per_step;
+            if chunk == 0 || longest < chunk || longest > budget {
+                let message = format!("a chunk of {chunk} tokens does not fit a step of {budget}");
+                return Err(EngineError::invalid("chunk_ms", message));
+            }
+            Ok((Workload::Chunks { chunk, longest }, 0))
         }
         Work::Autoregressive { prompt, encoders, branches } => {
             let capacity = config.sequence_capacity(true);

@@ -7,15 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use izwi_types::{Prepared, TextProgress};
 
+use super::Wake;
 use super::markup::Filter;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::RequestPreparer;
 
 /// The most characters of text in one request.
 pub const MAX_TEXT_CHARS: usize = 65_536;
-
-/// Tells the engine that text has arrived or ended.
-type Wake = Box<dyn Fn() + Send>;
 
 /// Text that arrives while it is spoken, for [`EngineCoreRequest::with_text_input`](super::EngineCoreRequest): what is
 /// appended joins the text of the request, in the same sequence. Clones share the text.

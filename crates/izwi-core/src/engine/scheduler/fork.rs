@@ -47,7 +47,7 @@ impl Scheduler {
         }
         let positions = match sequence.progress {
             Progress::Autoregressive { known, .. } => known,
-            Progress::Units { .. } => 0,
+            Progress::Units { .. } | Progress::Chunks { .. } => 0,
         };
         let geometry = kv.geometry();
         let needed = if parents.len() > 1 { sequence.blocks_for(positions, geometry) } else { 0 };

@@ -19,6 +19,8 @@ pub(super) enum Progress {
     Autoregressive { computed: usize, known: usize, generated: usize },
     /// Index of the next unit.
     Units { next: usize },
+    /// Positions that were computed.
+    Chunks { computed: usize },
 }
 
 impl Progress {
@@ -28,6 +30,7 @@ impl Progress {
                 Self::Autoregressive { computed: 0, known: *prompt_tokens, generated: 0 }
             }
             Workload::Units(_) | Workload::Encoder(_) => Self::Units { next: 0 },
+            Workload::Chunks { .. } => Self::Chunks { computed: 0 },
         }
     }
 
@@ -40,6 +43,7 @@ impl Progress {
                 *generated += generated_now;
             }
             Self::Units { next } => *next += 1,
+            Self::Chunks { computed } => *computed += tokens,
         }
     }
 
@@ -47,7 +51,7 @@ impl Progress {
     pub(super) fn projected(mut self, tokens: usize) -> Self {
         let completes = match self {
             Self::Autoregressive { computed, known, .. } => computed + tokens == known,
-            Self::Units { .. } => false,
+            Self::Units { .. } | Self::Chunks { .. } => false,
         };
         self.advance(tokens, usize::from(completes));
         self
@@ -59,7 +63,7 @@ impl Workload {
     pub(in crate::engine) fn prefix(&self) -> &[BlockHash] {
         match self {
             Self::Autoregressive { prefix, .. } => prefix.hashes(),
-            Self::Units(_) | Self::Encoder(_) => &[],
+            Self::Units(_) | Self::Encoder(_) | Self::Chunks { .. } => &[],
         }
     }
 }
@@ -92,7 +96,7 @@ pub(super) struct Sequence {
     pub(super) due_us: u64,
     pub(super) last_scheduled: u64,
     pub(super) paused: bool,
-    /// Positions that can be computed with the input so far; `None` where the input is complete.
+    /// Positions that can be computed with the input so far; `None` where the input is complete, or no audio has come.
     pub(super) positions: Option<usize>,
     /// When it was paused or resumed, or its input ran out or came.
     pub(super) held_at_us: u64,
@@ -138,7 +142,7 @@ impl Sequence {
     pub(super) fn max_branches(&self) -> usize {
         match &self.work {
             Workload::Autoregressive { branches, .. } => *branches,
-            Workload::Units(_) | Workload::Encoder(_) => 1,
+            Workload::Units(_) | Workload::Encoder(_) | Workload::Chunks { .. } => 1,
         }
     }
 
@@ -158,6 +162,7 @@ impl Sequence {
     pub(super) fn awaits_input(&self) -> bool {
         match (self.progress, self.positions) {
             (Progress::Autoregressive { known, .. }, Some(positions)) => known > positions,
+            (Progress::Chunks { computed }, positions) => computed >= positions.unwrap_or(0),
             _ => false,
         }
     }
@@ -199,7 +204,7 @@ impl Sequence {
             Progress::Autoregressive { known, .. } => {
                 known.saturating_add(lookahead).min(self.worst_case_positions())
             }
-            Progress::Units { .. } => 0,
+            Progress::Units { .. } | Progress::Chunks { .. } => 0,
         }
     }
 
@@ -207,7 +212,7 @@ impl Sequence {
     pub(super) fn worst_case_positions(&self) -> usize {
         match &self.work {
             Workload::Autoregressive { prompt_tokens, max_tokens, .. } => prompt_tokens + max_tokens,
-            Workload::Units(_) | Workload::Encoder(_) => 0,
+            Workload::Units(_) | Workload::Encoder(_) | Workload::Chunks { .. } => 0,
         }
     }
 
@@ -235,7 +240,9 @@ impl Sequence {
             (Progress::Units { .. }, Workload::Encoder(_)) => {
                 StepShape { encoder_tokens: tokens, ..StepShape::default() }
             }
-            (Progress::Units { .. }, _) => StepShape { prefill_tokens: tokens, ..StepShape::default() },
+            (Progress::Units { .. } | Progress::Chunks { .. }, _) => {
+                StepShape { prefill_tokens: tokens, ..StepShape::default() }
+            }
             (Progress::Autoregressive { known, .. }, _) => StepShape {
                 decodes: if start + tokens >= known { self.branches } else { 0 },
                 prefill_tokens: if is_prefill { tokens } else { 0 },
@@ -254,7 +261,12 @@ impl Sequence {
                 let tokens = *units.get(next)?;
                 Some(Demand { start: next, tokens, divisible: false, is_prefill: next == 0 })
             }
-            (Progress::Units { .. }, Workload::Autoregressive { .. }) => None,
+            (Progress::Chunks { computed }, Workload::Chunks { longest, .. }) => {
+                let left = self.positions.unwrap_or(0).checked_sub(computed).filter(|&left| left > 0)?;
+                let tokens = left.min(*longest);
+                Some(Demand { start: computed, tokens, divisible: false, is_prefill: computed == 0 })
+            }
+            (Progress::Units { .. } | Progress::Chunks { .. }, _) => None,
         }
     }
 
@@ -271,7 +283,7 @@ impl Sequence {
             Workload::Autoregressive { encoders, .. } => {
                 encoders.iter().filter(|encoder| encoder.end > start).map(|encoder| encoder.tokens).sum()
             }
-            Workload::Units(_) | Workload::Encoder(_) => 0,
+            Workload::Units(_) | Workload::Encoder(_) | Workload::Chunks { .. } => 0,
         }
     }
 
@@ -302,6 +314,7 @@ impl Sequence {
             (Progress::Units { next }, Workload::Units(units) | Workload::Encoder(units)) => {
                 next >= units.len()
             }
+            (Progress::Chunks { .. }, Workload::Chunks { .. }) => false,
             _ => true,
         }
     }

@@ -346,6 +346,30 @@ fn a_sequence_without_input_is_held_until_more_arrives_and_is_preempted_first() 
 }
 
 #[test]
+fn chunks_that_have_come_are_computed_in_one_step_of_all_sequences() {
+    let mut bench = Bench::new(&config());
+    let mut chunks = || bench.add(Priority::Normal, Workload::Chunks { chunk: 2, longest: 4 });
+    let (first, second) = (chunks(), chunks());
+    assert_eq!(bench.step().batch_size(), 0, "nothing has come");
+    bench.scheduler.set_positions(first, Some(6));
+    bench.scheduler.set_positions(second, Some(2));
+    let step = |bench: &mut Bench| {
+        let result = bench.step();
+        bench.complete(&result);
+        let mut items: Vec<_> =
+            result.items().map(|item| (item.sequence, item.start, item.num_tokens)).collect();
+        items.sort_unstable();
+        items
+    };
+    assert_eq!(step(&mut bench), [(first, 0, 4), (second, 0, 2)]);
+    assert_eq!(step(&mut bench), [(first, 4, 2)]);
+    assert_eq!(step(&mut bench), []);
+    assert!([first, second].iter().all(|&id| bench.scheduler.awaits_input(id)));
+    bench.scheduler.set_positions(second, Some(5));
+    assert_eq!(step(&mut bench), [(second, 2, 3)]);
+}
+
+#[test]
 fn without_preemption_an_admission_reserves_its_worst_case() {
     let config = EngineCoreConfig {
         max_blocks: 4,

@@ -34,6 +34,8 @@ pub(super) struct Session {
     /// Text that is in no chunk yet.
     pending_text: String,
     pub(super) segments: Vec<Segment>,
+    /// What follows the text for now.
+    partial: String,
     /// Segments that are in no chunk yet.
     pending_segments: Vec<Segment>,
     pub(super) language: Option<String>,
@@ -42,9 +44,9 @@ pub(super) struct Session {
     pub(super) pending: VecDeque<(StreamingOutput, Instant)>,
     pub(super) blocked_since: Option<Instant>,
     pub(super) stall_clock: StallClock,
-    /// Since when it waits for text.
+    /// Since when it waits for input.
     pub(super) waiting_since: Option<Instant>,
-    /// Time in which the client was slow or its text had run out.
+    /// Time in which the client was slow or its input had run out.
     pub(super) blocked_total: Duration,
     pub(super) opened_at: Instant,
     pub(super) first_scheduled_at: Option<Instant>,
@@ -83,6 +85,7 @@ impl Session {
             collected: Vec::new(),
             text: String::new(),
             pending_text: String::new(),
+            partial: String::new(),
             segments: Vec::new(),
             pending_segments: Vec::new(),
             language: None,
@@ -112,8 +115,9 @@ impl Session {
 
     /// What an output of a step is to its client. Counts it.
     pub(super) fn count(&mut self, output: &StepOutput) -> Content {
-        let StepOutput { samples, text, segments, emission, .. } = output;
-        if samples.is_empty() && text.is_empty() && segments.is_empty() && emission.is_none() {
+        let StepOutput { samples, text, segments, emission, partial, .. } = output;
+        let is_known = text.is_empty() && *partial == self.partial;
+        if samples.is_empty() && is_known && segments.is_empty() && emission.is_none() {
             return Content::Nothing;
         }
         if let Some(repeats) = self.repeats.checked_sub(1) {
@@ -171,8 +175,9 @@ impl Session {
                 let emissions = self.emissions.pop_complete(chunk.sample_offset + chunk.samples.len() as u64);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
+            let is_revised = std::mem::replace(&mut self.partial, output.partial) != self.partial;
             // Transcripts and conversation text do not wait for audio.
-            if self.request.task != Task::Tts && !self.pending_text.is_empty() {
+            if self.request.task != Task::Tts && (is_revised || !self.pending_text.is_empty()) {
                 let chunk = self.chunker.mark();
                 let emissions = self.emissions.pop_complete(chunk.sample_offset);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -259,6 +264,7 @@ impl Session {
             words: self.pending_words.drain(..begun).collect(),
             sample_rate,
             text: Some(text).filter(|text| !text.is_empty()),
+            partial: self.partial.clone(),
             segments: std::mem::take(&mut self.pending_segments),
             language: self.language.clone(),
             emissions,

@@ -103,6 +103,7 @@ impl Hibari {
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
+                chunks_ms: Vec::new(),
                 times_words: true,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,

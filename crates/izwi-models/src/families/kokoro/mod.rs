@@ -155,6 +155,7 @@ impl Kokoro {
                 translates: false,
                 clones_voices: false,
                 appends_text: false,
+                chunks_ms: Vec::new(),
                 times_words: true,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,

@@ -156,6 +156,7 @@ impl LfmAudio {
             translates: false,
             clones_voices: false,
             appends_text: false,
+            chunks_ms: Vec::new(),
             times_words: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,

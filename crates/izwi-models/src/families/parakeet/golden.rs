@@ -8,6 +8,7 @@ use super::*;
 use crate::conformer::Context;
 use izwi_types::{LiveWindow, TranscriptionOptions};
 
+mod live;
 mod stream;
 
 const SET: GoldenSet = GoldenSet { name: "parakeet", variable: "IZWI_GOLDEN_PARAKEET" };

@@ -1,5 +1,6 @@
 //! The parakeet family: recordings to text by a conformer and a transducer or CTC, a stretch of speech of at most 30 s in
-//! each step. Models whose rows see nothing after their chunk take stretches of any length, some chunks in each step.
+//! each step. Models whose rows see nothing after their chunk take stretches of any length, some chunks in each step, and
+//! audio that is appended while it is transcribed ([`live`]).
 //!
 //! The encoder computes all stretches of a step together; the search follows in lockstep. Source of the architecture: the
 //! Python package `nemo-toolkit` 3.0.0; checkpoints in its layout or in that of `transformers` 5.24.0.
@@ -12,6 +13,7 @@ use candle_core::Tensor;
 use izwi_audio::vad::VadModel;
 
 use self::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ, nemo_name};
+use self::live::Live;
 use self::transducer::{Search, Transducer};
 use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
@@ -25,13 +27,14 @@ use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_nn::layers::Linear;
 use izwi_nn::sampling::{argmax, logprob};
 use izwi_types::{
-    Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, Segment, StepOutput,
-    TokenLogprob, Word, Work, excerpt, languages,
+    AudioProgress, Input, InputError, ListenInput, ModelInfo, Precision, PrepareLimits, Prepared, Segment,
+    StepOutput, TokenLogprob, Word, Work, excerpt, languages,
 };
 
 mod config;
 #[cfg(test)]
 mod golden;
+mod live;
 mod transducer;
 mod vocabulary;
 
@@ -77,10 +80,16 @@ struct Recording {
     stretches: Vec<Stretch>,
     /// What each step computes.
     pieces: Vec<Piece>,
-    has_words: bool,
-    has_logprobs: bool,
+    wants: Wants,
     /// Words of a window of live audio that are decided, and not part of its transcript.
     decided: usize,
+}
+
+/// What is told of a transcript.
+#[derive(Debug, Clone, Copy)]
+struct Wants {
+    words: bool,
+    logprobs: bool,
 }
 
 /// A stretch of speech.
@@ -121,13 +130,15 @@ impl Parakeet {
         let head = Head::load(&mut from, &config, precision)?;
         let weight_bytes = from.taken() * precision.bits() / 8;
         from.finish()?;
+        let front_end = FrontEnd::new(config.mel());
         Ok(Self {
             // A checkpoint does not tell its languages, its manifest does.
             info: ModelInfo {
                 state_bytes: encoder.stream_bytes(),
+                chunks_ms: live::chunks_ms(&config, &front_end),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
-            front_end: FrontEnd::new(config.mel()),
+            front_end,
             encoder,
             chunks: config.chunks,
             head,
@@ -158,16 +169,21 @@ impl Parakeet {
         self.head.decode(&encoded, &counts)
     }
 
-    /// As [`Self::transcribe`] for the next frames of stretches, if they are computed chunk by chunk.
-    fn go_on(&self, frames: &[&Mel], progress: &mut [&mut Progress]) -> Result<Vec<Vec<Timed>>, Error> {
-        let (Head::Transducer(transducer), [chunk, ..]) = (&self.head, &self.chunks[..]) else {
+    /// As [`Self::transcribe`] for the next frames of stretches, if they are computed chunk by chunk, each with the rows of
+    /// its chunks.
+    fn go_on(
+        &self,
+        frames: &[&Mel],
+        progress: &mut [(&mut Progress, usize)],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
+        let (Head::Transducer(transducer), false) = (&self.head, self.chunks.is_empty()) else {
             return self.transcribe(frames);
         };
         if frames.is_empty() {
             return Ok(Vec::new());
         }
         let (mut streams, mut searches) = (Vec::new(), Vec::new());
-        for progress in progress {
+        for (progress, chunk) in progress {
             let begun = match progress.begun.take() {
                 Some(begun) => begun,
                 None => (self.encoder.stream(*chunk), transducer.begin()?),
@@ -184,6 +200,18 @@ impl Parakeet {
         Ok(searches.into_iter().map(|search| std::mem::take(&mut search.found)).collect())
     }
 
+    /// Adds what was found to what is pending, and returns the words of it.
+    fn words(&self, progress: &mut Progress, tokens: Vec<Timed>, output: &mut StepOutput) -> Vec<TimedWord> {
+        let known = progress.pending.len();
+        let tokens = tokens.into_iter().filter(|token| !self.vocabulary.is_special(token.token));
+        progress.pending.extend(tokens);
+        output.generated_tokens = progress.pending.len() - known;
+        if self.head.settles_marks() {
+            self.vocabulary.settle(&mut progress.pending);
+        }
+        self.vocabulary.words(&progress.pending)
+    }
+
     /// The transcript of what was found in a stretch: all of it if it `ends`, else the sentences that do not go on.
     fn output(
         &self,
@@ -192,15 +220,8 @@ impl Parakeet {
         tokens: Vec<Timed>,
         (progress, ends): (&mut Progress, bool),
     ) -> StepOutput {
-        let tokens = tokens.into_iter().filter(|token| !self.vocabulary.is_special(token.token));
-        let known = progress.pending.len();
-        progress.pending.extend(tokens);
-        let mut output =
-            StepOutput { generated_tokens: progress.pending.len() - known, ..StepOutput::default() };
-        if self.head.settles_marks() {
-            self.vocabulary.settle(&mut progress.pending);
-        }
-        let words = self.vocabulary.words(&progress.pending);
+        let mut output = StepOutput::default();
+        let words = self.words(progress, tokens, &mut output);
         let words = words.get(recording.decided..).unwrap_or_default();
         let mut sentences = vocabulary::segments(words);
         if !ends {
@@ -208,7 +229,7 @@ impl Parakeet {
         }
         let mut told = 0;
         for range in sentences {
-            let segment = self.segment(recording, stretch, &words[range]);
+            let segment = segment(recording.wants, stretch.start, &words[range]);
             told += segment.tokens.len();
             output.text.push_str(&segment.text);
             output.segments.push(segment);
@@ -236,32 +257,32 @@ impl Parakeet {
         let starts = std::iter::once(0).chain(ends.clone());
         starts.zip(ends).map(|(start, end)| Piece { stretch: index, frames: start..end }).collect()
     }
+}
 
-    fn segment(&self, recording: &Recording, stretch: &Stretch, words: &[TimedWord]) -> Segment {
-        let offset_s = (stretch.start * HOP) as f64 / SAMPLE_RATE_HZ as f64;
-        let at = |row: usize| offset_s + row as f64 * ROW_S;
-        let tokens: Vec<u32> = words.iter().flat_map(|word| word.tokens.iter().copied()).collect();
-        let logprob: f32 = words.iter().map(|word| word.logprob).sum();
-        let spaced = |word: &TimedWord| format!(" {}", word.text.trim());
-        let word = |word: &TimedWord| Word {
-            text: spaced(word),
-            start_s: at(word.start),
-            end_s: at(word.end),
-            probability: (word.logprob / word.tokens.len().max(1) as f32).exp(),
-        };
-        let logprobs =
-            |word: &TimedWord| TokenLogprob { bytes: spaced(word).into_bytes(), logprob: word.logprob };
-        Segment {
-            window_start_s: offset_s,
-            start_s: words.first().map_or(offset_s, |word| at(word.start)),
-            end_s: words.last().map_or(offset_s, |word| at(word.end)),
-            text: words.iter().map(spaced).collect(),
-            avg_logprob: logprob / tokens.len().max(1) as f32,
-            tokens,
-            words: if recording.has_words { words.iter().map(word).collect() } else { Vec::new() },
-            logprobs: if recording.has_logprobs { words.iter().map(logprobs).collect() } else { Vec::new() },
-            ..Segment::default()
-        }
+/// A segment of words of a stretch that begins at the frame `start`.
+fn segment(wants: Wants, start: usize, words: &[TimedWord]) -> Segment {
+    let offset_s = (start * HOP) as f64 / SAMPLE_RATE_HZ as f64;
+    let at = |row: usize| offset_s + row as f64 * ROW_S;
+    let tokens: Vec<u32> = words.iter().flat_map(|word| word.tokens.iter().copied()).collect();
+    let logprob: f32 = words.iter().map(|word| word.logprob).sum();
+    let word = |word: &TimedWord| Word {
+        text: word.spaced(),
+        start_s: at(word.start),
+        end_s: at(word.end),
+        probability: (word.logprob / word.tokens.len().max(1) as f32).exp(),
+    };
+    let logprobs =
+        |word: &TimedWord| TokenLogprob { bytes: word.spaced().into_bytes(), logprob: word.logprob };
+    Segment {
+        window_start_s: offset_s,
+        start_s: words.first().map_or(offset_s, |word| at(word.start)),
+        end_s: words.last().map_or(offset_s, |word| at(word.end)),
+        text: words.iter().map(TimedWord::spaced).collect(),
+        avg_logprob: logprob / tokens.len().max(1) as f32,
+        tokens,
+        words: if wants.words { words.iter().map(word).collect() } else { Vec::new() },
+        logprobs: if wants.logprobs { words.iter().map(logprobs).collect() } else { Vec::new() },
+        ..Segment::default()
     }
 }
 
@@ -322,31 +343,44 @@ fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
 
 /// The share of an entry in a step.
 struct Share<'a> {
-    recording: &'a Recording,
+    source: Source<'a>,
     progress: &'a mut Progress,
-    /// The stretch, its frames, and whether those are its last; `None` if the recording has no speech.
-    piece: Option<(&'a Stretch, Mel, bool)>,
+    /// Its frames, and the rows of its chunks; `None` where there are none.
+    piece: Option<(Mel, usize)>,
+    /// Whether they are the last of their stretch, and of all.
+    ends: bool,
     finished: bool,
 }
 
-impl<'a> Share<'a> {
-    fn of<'b: 'a>(entry: &'a mut BatchEntry<'b>) -> Result<Self, Error> {
+/// What a share is of.
+enum Source<'a> {
+    /// A stretch of a recording; `None` if it has no speech.
+    Recording(&'a Recording, Option<&'a Stretch>),
+    Live(&'a Live),
+}
+
+impl Parakeet {
+    fn share<'a, 'b: 'a>(&self, entry: &'a mut BatchEntry<'b>) -> Result<Share<'a>, Error> {
         let foreign = Error::Internal("an entry was prepared by another family");
-        let (Some(recording), Some(progress)) =
-            (entry.prepared.payload.downcast_ref::<Recording>(), entry.state.downcast_mut::<Progress>())
-        else {
-            return Err(foreign);
-        };
+        let payload = &entry.prepared.payload;
+        let Some(progress) = entry.state.downcast_mut::<Progress>() else { return Err(foreign) };
         if entry.start == 0 {
             *progress = Progress::default();
         }
+        if let Some(live) = payload.downcast_ref::<Live>() {
+            return self.live_share(live, progress, entry.start + entry.num_tokens);
+        }
+        let Some(recording) = payload.downcast_ref::<Recording>() else { return Err(foreign) };
         let next = recording.pieces.get(entry.start + 1);
-        let piece = recording.pieces.get(entry.start).and_then(|Piece { stretch: index, frames }| {
-            let ends = next.is_none_or(|next| next.stretch != *index);
-            let stretch = recording.stretches.get(*index)?;
-            Some((stretch, stretch.mel.part(frames.clone()), ends))
-        });
-        Ok(Self { recording, progress, piece, finished: next.is_none() })
+        let (mut piece, mut of, mut ends) = (None, None, true);
+        if let Some(Piece { stretch: index, frames }) = recording.pieces.get(entry.start) {
+            ends = next.is_none_or(|next| next.stretch != *index);
+            of = recording.stretches.get(*index);
+            let chunk = self.chunks.first().copied().unwrap_or(0);
+            piece = of.map(|stretch| (stretch.mel.part(frames.clone()), chunk));
+        }
+        let source = Source::Recording(recording, of);
+        Ok(Share { source, progress, piece, ends, finished: next.is_none() })
     }
 }
 
@@ -362,6 +396,7 @@ impl SpeechModel for Parakeet {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
         let options = &input.options;
+        let wants = Wants { words: options.words(), logprobs: options.logprobs() };
         options.check_taken(&[
             "language",
             "chunking_strategy",
@@ -375,6 +410,9 @@ impl SpeechModel for Parakeet {
         {
             let message = format!("language '{}' is unknown; leave it out", excerpt(wanted));
             return Err(InputError { param: "language", message });
+        }
+        if let Some(chunk_ms) = input.chunk_ms {
+            return self.prepare_live(chunk_ms, wants, limits);
         }
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let is_whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
@@ -404,9 +442,20 @@ impl SpeechModel for Parakeet {
         if units.is_empty() {
             units.push(1);
         }
-        let (has_words, has_logprobs) = (options.words(), options.logprobs());
-        let recording = Recording { stretches, pieces, has_words, has_logprobs, decided };
+        let recording = Recording { stretches, pieces, wants, decided };
         Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
+    }
+
+    fn append_audio(
+        &self,
+        prepared: &Prepared,
+        samples: &[f32],
+        is_last: bool,
+    ) -> Result<AudioProgress, InputError> {
+        match prepared.payload.downcast_ref::<Live>() {
+            Some(live) => Ok(self.progress(live, live.audio.append(samples, is_last)?)),
+            None => Err(InputError::other_task("takes this recording as a whole", "audio")),
+        }
     }
 
     fn start(&self, _prepared: &Prepared) -> SequenceState {
@@ -414,23 +463,27 @@ impl SpeechModel for Parakeet {
     }
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
-        let mut shares: Vec<_> = batch.iter_mut().map(Share::of).collect();
+        let mut shares: Vec<_> = batch.iter_mut().map(|entry| self.share(entry)).collect();
         let (mut frames, mut progress) = (Vec::new(), Vec::new());
         for share in shares.iter_mut().flatten() {
-            if let Some((_, mel, _)) = &share.piece {
+            if let Some((mel, chunk)) = &share.piece {
                 frames.push(mel);
-                progress.push(&mut *share.progress);
+                progress.push((&mut *share.progress, *chunk));
             }
         }
         let mut found = self.go_on(&frames, &mut progress)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
-            let Share { recording, progress, piece, finished } = share?;
-            let Some((stretch, _, ends)) = piece else {
-                return Ok(StepOutput { finished, ..StepOutput::default() });
-            };
+            let Share { source, progress, piece, ends, finished } = share?;
             let missing = Error::Internal("the network has no result for a stretch");
-            let tokens = found.next().ok_or(missing)?;
-            Ok(StepOutput { finished, ..self.output(recording, stretch, tokens, (progress, ends)) })
+            let tokens = piece.map_or(Ok(Vec::new()), |_| found.next().ok_or(missing))?;
+            let output = match source {
+                Source::Recording(_, None) => StepOutput::default(),
+                Source::Recording(recording, Some(stretch)) => {
+                    self.output(recording, stretch, tokens, (progress, ends))
+                }
+                Source::Live(live) => self.live_output(live, progress, tokens, ends),
+            };
+            Ok(StepOutput { finished, ..output })
         });
         Ok(outputs.collect())
     }

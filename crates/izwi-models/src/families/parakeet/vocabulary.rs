@@ -59,6 +59,13 @@ pub(super) struct TimedWord {
     pub(super) tokens: Vec<u32>,
 }
 
+impl TimedWord {
+    /// Its text after a space.
+    pub(super) fn spaced(&self) -> String {
+        format!(" {}", self.text.trim())
+    }
+}
+
 impl Vocabulary {
     /// Reads `tokenizer.json` of a checkpoint, or else `tokenizer.model`, for a network of `size` tokens.
     ///

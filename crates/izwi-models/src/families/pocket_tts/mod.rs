@@ -170,6 +170,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         translates: false,
         clones_voices: voices.clones(),
         appends_text: false,
+        chunks_ms: Vec::new(),
         times_words: false,
         sampling: SamplingParams { temperature: config.default_temperature, ..SamplingParams::GREEDY },
         weight_bytes,

@@ -196,6 +196,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         translates: false,
         clones_voices,
         appends_text: true,
+        chunks_ms: Vec::new(),
         times_words: false,
         sampling: settings.sampling,
         weight_bytes,

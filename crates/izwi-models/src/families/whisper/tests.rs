@@ -115,7 +115,7 @@ impl Run {
         (self.computed, self.begins) = (0, true);
         self.known = match &work {
             Work::Autoregressive { prompt, .. } => prompt.len(),
-            Work::Units(_) => 1,
+            Work::Units(_) | Work::Chunks { .. } => 1,
             Work::Encoder(parts) => parts.len(),
         };
         self.work = work;
@@ -125,7 +125,7 @@ impl Run {
     fn prompt(&self) -> &[u64] {
         match &self.work {
             Work::Autoregressive { prompt, .. } => prompt,
-            Work::Units(_) | Work::Encoder(_) => &[],
+            Work::Units(_) | Work::Encoder(_) | Work::Chunks { .. } => &[],
         }
     }
 

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use izwi_core::engine::{EngineCoreRequest, LiveWindow, Priority, TranscriptionOptions};
+use izwi_core::engine::{AudioStream, EngineCoreRequest, LiveWindow, Priority, TranscriptionOptions};
 use izwi_types::{excerpt, languages};
 
 use crate::dto::live::ConfigFields;
 use crate::error::ApiError;
 use crate::extract::{check_range, non_blank, parse_priority};
-use crate::live::LiveOptions;
+use crate::live::{LiveOptions, Method};
 use crate::registry::Lease;
 use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, TurnOptions};
 
@@ -19,8 +19,8 @@ const LATENCY_MS: u64 = 300;
 /// Ranges of the parameters of turns.
 const PADDINGS_MS: RangeInclusive<u64> = 0..=2_000;
 const SILENCES_MS: RangeInclusive<u64> = 200..=10_000;
-/// A turn has no limit of its own: its window has.
-const MAX_TURN_MS: u64 = u64::MAX;
+/// The longest turn of a model that takes audio as it arrives. Elsewhere its window has a limit, not the turn.
+const MAX_TURN_MS: u64 = 600_000;
 
 const ENCODINGS: [(&str, PcmEncoding); 3] =
     [("pcm_s16le", PcmEncoding::S16Le), ("mulaw", PcmEncoding::MuLaw), ("alaw", PcmEncoding::ALaw)];
@@ -47,11 +47,10 @@ impl Setup {
                 format!("encoding '{}' is unknown; use one of {names}", excerpt(wanted)),
             )
         })?;
-        let hop_ms = fields.latency_ms.unwrap_or(LATENCY_MS);
-        check_range("latency_ms", hop_ms, &LATENCIES_MS)?;
+        let method = method(fields.latency_ms, &engine)?;
         let rate_hz = fields.sample_rate.unwrap_or(RATE_HZ);
         check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
-        let turns = turn_options(&fields)?;
+        let turns = turn_options(&fields, method)?;
         let prompt = TranscriptionOptions { prompt: fields.prompt, ..Default::default() }.checked();
         let prompt = prompt.map_err(|error| ApiError::invalid(error.param, error.message))?.prompt;
         let profile = engine.profile();
@@ -62,9 +61,16 @@ impl Setup {
         let language = non_blank(fields.language).map(code).transpose()?;
         let priority = parse_priority(fields.priority.as_deref())?;
         let options =
-            LiveOptions { encoding: pcm, rate_hz, hop_ms, turns, prompt: prompt.unwrap_or_default() };
+            LiveOptions { encoding: pcm, rate_hz, method, turns, prompt: prompt.unwrap_or_default() };
         let word_times = fields.word_times.unwrap_or(false);
         Ok((Self { encoding, language, word_times, priority, engine }, options))
+    }
+
+    /// The engine's request for audio that it takes as it arrives.
+    pub(super) fn stream_request(&self, audio: AudioStream) -> EngineCoreRequest {
+        let options =
+            TranscriptionOptions { language: self.language.clone(), ..TranscriptionOptions::default() };
+        EngineCoreRequest::listen(audio).with_transcription(options.with_words()).with_priority(self.priority)
     }
 
     /// The engine's request for a window.
@@ -84,7 +90,32 @@ impl Setup {
     }
 }
 
-fn turn_options(fields: &ConfigFields) -> Result<TurnOptions, ApiError> {
+/// How turns become text, with `latency_ms` of new audio from one text to the next; a model that takes audio as it arrives
+/// has some lengths of chunks, of which the longest is used that is not longer.
+fn method(latency_ms: Option<u64>, engine: &Lease) -> Result<Method, ApiError> {
+    let profile = engine.profile();
+    let chunks_ms = &profile.info.chunks_ms;
+    let (Some(&default), Some(&least)) = (chunks_ms.first(), chunks_ms.iter().min()) else {
+        let hop_ms = latency_ms.unwrap_or(LATENCY_MS);
+        check_range("latency_ms", hop_ms, &LATENCIES_MS)?;
+        return Ok(Method::Windows { hop_ms });
+    };
+    let Some(wanted) = latency_ms else { return Ok(Method::Chunks { chunk_ms: default }) };
+    let fitting = chunks_ms.iter().copied().filter(|&chunk_ms| u64::from(chunk_ms) <= wanted).max();
+    match fitting.filter(|_| wanted <= *LATENCIES_MS.end()) {
+        Some(chunk_ms) => Ok(Method::Chunks { chunk_ms }),
+        None => {
+            let (model, most) = (&profile.model, LATENCIES_MS.end());
+            let message = format!(
+                "latency_ms is {wanted}; it must be between {least} and {most}: model '{model}' uses the longest of \
+                 {chunks_ms:?} that is not longer"
+            );
+            Err(ApiError::invalid("latency_ms", message))
+        }
+    }
+}
+
+fn turn_options(fields: &ConfigFields, method: Method) -> Result<TurnOptions, ApiError> {
     let defaults = TurnOptions::default();
     let threshold = fields.threshold.unwrap_or(defaults.threshold);
     check_range("threshold", threshold, &(0.0..=1.0))?;
@@ -92,5 +123,9 @@ fn turn_options(fields: &ConfigFields) -> Result<TurnOptions, ApiError> {
     check_range("prefix_padding_ms", prefix_padding_ms, &PADDINGS_MS)?;
     let silence_duration_ms = fields.silence_duration_ms.unwrap_or(defaults.silence_duration_ms);
     check_range("silence_duration_ms", silence_duration_ms, &SILENCES_MS)?;
-    Ok(TurnOptions { threshold, prefix_padding_ms, silence_duration_ms, max_turn_ms: MAX_TURN_MS })
+    let max_turn_ms = match method {
+        Method::Windows { .. } => u64::MAX,
+        Method::Chunks { .. } => MAX_TURN_MS,
+    };
+    Ok(TurnOptions { threshold, prefix_padding_ms, silence_duration_ms, max_turn_ms })
 }
