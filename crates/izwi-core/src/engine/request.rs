@@ -22,10 +22,13 @@ pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use markup::without_markup;
-pub(super) use open_input::{OpenInput, Wake};
+pub(super) use open_input::OpenInput;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
 pub use text_input::{MAX_TEXT_CHARS, TextInput};
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
+
+/// Tells the engine that input has arrived or ended.
+pub(super) type Wake = Box<dyn Fn() + Send>;
 
 /// Options of a turn in a conversation.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -393,21 +393,6 @@ impl Scheduler {
         }
     }
 
-    /// Sets when the first audio of a live stream is due, and its chunks: the playback that begins there.
-    pub(super) fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.due_us = expected.end_us;
-            sequence.expected = Some(expected);
-        }
-    }
-
-    /// A live stream could not start before `at_us`: its first audio is not late before either.
-    pub(super) fn starts_from(&mut self, id: SequenceId, at_us: u64) {
-        if let Some(expected) = self.sequences.get_mut(&id).and_then(|sequence| sequence.expected.as_mut()) {
-            expected.end_us = expected.end_us.max(at_us);
-        }
-    }
-
     /// Keeps a waiting sequence from starting, or lets it start.
     pub fn set_deferred(&mut self, id: SequenceId, deferred: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id)
@@ -449,11 +434,6 @@ impl Scheduler {
     /// The playback of a live stream; `None` before its first audio.
     pub(super) fn playback(&self, id: SequenceId) -> Option<Playback> {
         self.sequences.get(&id)?.playback
-    }
-
-    /// When the first audio of a live stream was promised; `None` once it plays.
-    pub(super) fn promised_us(&self, id: SequenceId) -> Option<u64> {
-        self.sequences.get(&id)?.promised_us()
     }
 
     /// Number of waiting sequences.

@@ -8,4 +8,5 @@ mod turn;
 mod turns;
 
 pub(crate) use agreement::LiveWord;
-pub(crate) use turns::{Ask, LiveEvent, LiveOptions, LiveTurns, Method, Window};
+pub(crate) use turn::LiveEvent;
+pub(crate) use turns::{Ask, LiveOptions, LiveTurns, Method, Window};

@@ -1,7 +1,6 @@
 //! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
-use super::turns::LiveEvent;
 
 /// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
 /// further second costs time at every step.
@@ -23,6 +22,15 @@ const MIN_THOROUGH_MS: u64 = 2_500;
 const HEARD_MS: u64 = 200;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
+
+/// A change that clients are told.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum LiveEvent {
+    Started { turn: u64, at_ms: u64 },
+    Partial { turn: u64, text: String },
+    Committed { turn: u64, text: String, words: Vec<LiveWord> },
+    Ended { turn: u64, text: String, start_ms: u64, end_ms: u64 },
+}
 
 /// A turn of speech.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use izwi_audio::vad::VadModel;
 use izwi_core::engine::AudioStream;
 
 use super::agreement::LiveWord;
-use super::turn::{LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest};
+use super::turn::{LiveEvent, LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest};
 use crate::error::ApiError;
 use crate::turns::{PcmEncoding, PcmInput, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
 use crate::upload::UploadMemory;
@@ -20,7 +20,6 @@ use crate::upload::UploadMemory;
 const MAX_WAITING_MS: u64 = 120_000;
 /// New audio before the next step, relative to the time that the last step took: other work has the rest.
 const STEP_SHARE: f64 = 0.6;
-
 /// What 16-bit samples are divided by, as in files.
 const FULL_SCALE: f32 = 32_768.0;
 
@@ -52,15 +51,6 @@ pub(crate) struct LiveOptions {
     pub(crate) turns: TurnOptions,
     /// Context as if it preceded the audio.
     pub(crate) prompt: String,
-}
-
-/// A change that clients are told.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum LiveEvent {
-    Started { turn: u64, at_ms: u64 },
-    Partial { turn: u64, text: String },
-    Committed { turn: u64, text: String, words: Vec<LiveWord> },
-    Ended { turn: u64, text: String, start_ms: u64, end_ms: u64 },
 }
 
 /// Audio to transcribe.

@@ -6,12 +6,9 @@ use std::sync::Arc;
 
 use izwi_types::Prepared;
 
-use super::{AudioStream, TextInput};
+use super::{AudioStream, TextInput, Wake};
 use crate::engine::error::Result;
 use crate::engine::executor::RequestPreparer;
-
-/// Tells the engine that input has arrived or ended.
-pub(in crate::engine) type Wake = Box<dyn Fn() + Send>;
 
 /// Where more input comes from.
 #[derive(Debug, Clone)]

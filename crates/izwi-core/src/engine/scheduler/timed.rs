@@ -4,7 +4,7 @@
 
 use super::decide::{Grant, Round};
 use super::sequence::{Demand, Sequence};
-use super::{DecidedItem, ScheduleResult};
+use super::{DecidedItem, ScheduleResult, Scheduler};
 use crate::engine::qos::budget::{Class, Playing, StepLimits, TimeBudget, can_leave_one, is_late};
 use crate::engine::qos::cost::{StepShape, safety};
 use crate::engine::qos::playback::Playback;
@@ -21,6 +21,28 @@ fn class(sequence: &Sequence, is_prefill: bool, now_us: u64) -> Class {
         Class::Playing if is_prefill => Class::Starting,
         Class::Starting if is_late() => Class::Late,
         class => class,
+    }
+}
+
+impl Scheduler {
+    /// Sets when the first audio of a live stream is due, and its chunks: the playback that begins there.
+    pub(in crate::engine) fn set_first_audio(&mut self, id: SequenceId, expected: Playback) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.due_us = expected.end_us;
+            sequence.expected = Some(expected);
+        }
+    }
+
+    /// A live stream could not start before `at_us`: its first audio is not late before either.
+    pub(in crate::engine) fn starts_from(&mut self, id: SequenceId, at_us: u64) {
+        if let Some(expected) = self.sequences.get_mut(&id).and_then(|sequence| sequence.expected.as_mut()) {
+            expected.end_us = expected.end_us.max(at_us);
+        }
+    }
+
+    /// When the first audio of a live stream was promised; `None` once it plays.
+    pub(in crate::engine) fn promised_us(&self, id: SequenceId) -> Option<u64> {
+        self.sequences.get(&id)?.promised_us()
     }
 }
 
