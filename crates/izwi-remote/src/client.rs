@@ -283,6 +283,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         clones_voices: false,
         appends_text: false,
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

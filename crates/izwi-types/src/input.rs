@@ -59,7 +59,7 @@ impl SpeakInput {
     }
 }
 
-/// One recording to transcribe.
+/// One recording to transcribe, or to align with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenInput {
     /// Mono samples at [`ModelInfo::input_sample_rate_hz`](crate::ModelInfo::input_sample_rate_hz).
@@ -70,12 +70,15 @@ pub struct ListenInput {
     pub is_streamed: bool,
     /// Set if the recording is a window of live audio.
     pub window: Option<LiveWindow>,
+    /// What is said in the recording: its words are timed and nothing is transcribed. Only for models with
+    /// [`ModelInfo::aligns_text`](crate::ModelInfo::aligns_text).
+    pub text: Option<String>,
 }
 
 impl ListenInput {
     /// A recording with every option at its default.
     pub fn plain(samples: Arc<[f32]>) -> Self {
-        Self { samples, options: TranscriptionOptions::default(), is_streamed: false, window: None }
+        Self { samples, options: TranscriptionOptions::default(), is_streamed: false, window: None, text: None }
     }
 
     /// Temperature of the tokens: 0.0 decodes greedily with fallback to higher temperatures; any other value is used without

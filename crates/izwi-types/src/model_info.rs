@@ -27,6 +27,8 @@ pub struct ModelInfo {
     pub appends_text: bool,
     /// Whether it tells when the words of a text are spoken.
     pub times_words: bool,
+    /// Whether it tells when the words of a given text are said in a recording.
+    pub aligns_text: bool,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.
@@ -50,6 +52,7 @@ impl ModelInfo {
             clones_voices: false,
             appends_text: false,
             times_words: false,
+            aligns_text: false,
             sampling: SamplingParams::GREEDY,
             weight_bytes,
             state_bytes: 0,

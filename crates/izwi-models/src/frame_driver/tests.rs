@@ -114,6 +114,7 @@ fn toy() -> FrameDriver<Toy> {
         clones_voices: false,
         appends_text: false,
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

@@ -298,6 +298,7 @@ impl SimulatedExecutor {
             clones_voices: model.clones_voices,
             appends_text: model.appends_text,
             times_words: model.times_words && !model.autoregressive,
+            aligns_text: model.transcribes,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
             state_bytes: model.state_bytes,

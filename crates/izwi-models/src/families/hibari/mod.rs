@@ -104,6 +104,7 @@ impl Hibari {
                 clones_voices: false,
                 appends_text: false,
                 times_words: true,
+                aligns_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

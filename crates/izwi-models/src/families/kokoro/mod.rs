@@ -156,6 +156,7 @@ impl Kokoro {
                 clones_voices: false,
                 appends_text: false,
                 times_words: true,
+                aligns_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

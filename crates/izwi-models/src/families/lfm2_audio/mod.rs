@@ -157,6 +157,7 @@ impl LfmAudio {
             clones_voices: false,
             appends_text: false,
             times_words: false,
+            aligns_text: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,

@@ -171,6 +171,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         clones_voices: voices.clones(),
         appends_text: false,
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams { temperature: config.default_temperature, ..SamplingParams::GREEDY },
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -197,6 +197,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         clones_voices,
         appends_text: true,
         times_words: false,
+        aligns_text: false,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -9,11 +9,13 @@ use super::beam_search::{BeamOptions, Beams};
 use super::config::FRAMES_PER_POSITION;
 use super::context::{Context, Decided};
 use super::encoder::{Encoding, WindowMel};
+use super::given::Given;
 use super::segments::DecodingResult;
+use crate::given_text::Progress;
 use crate::log_mel::LogMel;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
-use izwi_nn::sampling::mix;
+use izwi_nn::sampling::{logprob, mix};
 use izwi_types::Work;
 
 /// Options of a request as tokens; openai-whisper's `DecodingOptions`.
@@ -42,6 +44,8 @@ pub(super) struct DecodingOptions {
     pub(super) max_tokens_per_step: usize,
     /// Set for a window of live audio.
     pub(super) decided: Option<Decided>,
+    /// The text that is aligned, where one is given.
+    pub(super) given: Option<Given>,
 }
 
 /// A prepared recording.
@@ -78,7 +82,7 @@ pub(super) struct Pass {
     pub(super) prompt_len: usize,
     /// Position of the start token, whose logits give the probability of no speech.
     pub(super) start_at: usize,
-    /// Log-probability of each generated token.
+    /// Log-probability of each generated token, or of each token of a given text.
     pub(super) logprobs: Vec<f32>,
     /// The search that generates them, whose best text they become at its end; `None` if they are generated one by one.
     pub(super) beams: Option<Beams>,
@@ -195,6 +199,9 @@ pub(super) struct DecodingState {
     pub(super) last_segment: (String, usize),
     /// End of the last timed word.
     pub(super) last_speech_s: f64,
+    /// Words of a given text that are aligned with the window, and those that are timed.
+    pub(super) share: Range<usize>,
+    pub(super) progress: Progress,
     pub(super) window: Window,
     pub(super) pass: Pass,
 }
@@ -235,6 +242,17 @@ impl DecodingState {
             all.extend(new);
         }
         self.pass.recorded_rows = from + rows;
+    }
+
+    /// Adds the log-probabilities of the tokens of a given text that follow the rows from position `from` on.
+    pub(super) fn record_logprobs(&mut self, from: usize, logits: &[Vec<f32>]) {
+        let pass = &mut self.pass;
+        let mut next = (from + 1).max(pass.prompt_len);
+        pass.logprobs.truncate(next - pass.prompt_len);
+        for logits in logits {
+            pass.logprobs.push(logprob(logits, pass.tokens[next] as usize));
+            next += 1;
+        }
     }
 }
 

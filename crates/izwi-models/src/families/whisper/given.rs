@@ -1,0 +1,190 @@
+//! A text that is given: its words as tokens, which of them are said in a window, and when.
+//!
+//! A recording that a window holds is aligned with the whole text at once. Windows of a longer one are transcribed first: the
+//! words of the text that the transcript comes from are aligned with the window, wherever the two differ. Knows no tensor.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::alignment::CrossWeights;
+use super::config::FRAMES_PER_POSITION;
+use super::segments::{DecodingResult, split_segments};
+use super::state::{DecodingState, Pass, PassKind, Recording};
+use super::tokens::{TIME_STEP_S, Vocabulary};
+use super::window_decoder::{MAX_PROMPT_TEMPERATURE, WindowDecoder, seconds};
+use crate::given_text::{GivenText, GivenWord, SaidWord};
+use crate::text::heard::heard;
+use izwi_types::{InputError, Segment, StepOutput};
+
+/// A text as tokens.
+#[derive(Debug, Clone)]
+pub(super) struct Given {
+    pub(super) text: Arc<GivenText>,
+    words: Arc<[GivenTokens]>,
+    /// Whether a window holds the recording.
+    is_whole: bool,
+}
+
+/// The tokens of a word.
+#[derive(Debug)]
+struct GivenTokens {
+    tokens: Vec<u32>,
+    /// Those of its letters; none if it is the name of a special token.
+    said: Range<usize>,
+}
+
+impl GivenTokens {
+    fn new(word: &GivenWord, vocabulary: &Vocabulary) -> Self {
+        let tokens = vocabulary.encode(&word.text);
+        let mut end = 0;
+        let has_letters = |token: &u32| {
+            let start = end;
+            end += vocabulary.bytes(*token).len();
+            start < word.letters.end && word.letters.start < end
+        };
+        let letters: Vec<bool> = tokens.iter().map(has_letters).collect();
+        let first = letters.iter().position(|is_letter| *is_letter).unwrap_or(0);
+        let end = letters.iter().rposition(|is_letter| *is_letter).map_or(first, |last| last + 1);
+        Self { tokens, said: first..end }
+    }
+}
+
+impl Given {
+    /// A text for a network with passes of `positions`.
+    ///
+    /// # Errors
+    /// A window holds the recording, but a pass does not hold the text.
+    pub(super) fn new(
+        text: GivenText,
+        is_whole: bool,
+        positions: usize,
+        vocabulary: &Vocabulary,
+    ) -> Result<Self, InputError> {
+        let words: Vec<_> = text.words.iter().map(|word| GivenTokens::new(word, vocabulary)).collect();
+        let given = Self { text: Arc::new(text), words: words.into(), is_whole };
+        let (count, most) = (given.tokens(0..given.words.len()).count(), positions.saturating_sub(AROUND));
+        if is_whole && count > most {
+            let message = format!("text has {count} tokens, a recording of up to 30 s at most {most}; send what is said in it");
+            return Err(InputError { param: "text", message });
+        }
+        Ok(given)
+    }
+
+    fn tokens(&self, words: Range<usize>) -> impl Iterator<Item = u32> {
+        self.words[words].iter().flat_map(|word| word.tokens.iter().copied())
+    }
+
+    /// The words of `transcript`, of which a pass of `positions` holds all, from word `next` on.
+    fn heard(&self, next: usize, transcript: &str, positions: usize) -> Range<usize> {
+        let words = self.text.words[next..].iter().map(|word| &word.text[word.letters.clone()]);
+        let found = heard(words, transcript);
+        let mut room = positions.saturating_sub(AROUND);
+        let fits = |word: &GivenTokens| {
+            let left = room.checked_sub(word.tokens.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let start = next + found.start;
+        start..start + self.words[start..next + found.end].iter().map(fits).take_while(|fits| *fits).count()
+    }
+}
+
+/// Positions of a pass besides those of the text: what it begins with, and its end.
+const AROUND: usize = 5;
+
+impl WindowDecoder {
+    /// The pass that aligns the words `share` of the text with the window.
+    fn given_pass(&self, recording: &Recording, given: &Given, state: &mut DecodingState, share: Range<usize>) -> Pass {
+        let mut tokens = self.head(recording, state);
+        tokens.push(self.vocabulary.no_timestamps);
+        let prompt_len = tokens.len();
+        tokens.extend(given.tokens(share.clone()));
+        tokens.push(self.vocabulary.end);
+        state.share = share;
+        Pass { prompt_len, ..Pass::new(PassKind::Align, tokens, 0) }
+    }
+
+    /// The first pass of a recording that a window holds, all of its text given.
+    pub(super) fn whole_pass(&self, recording: &Recording, state: &mut DecodingState) -> Option<Pass> {
+        let given = recording.options.given.as_ref().filter(|given| given.is_whole)?;
+        Some(self.given_pass(recording, given, state, 0..given.words.len()))
+    }
+
+    /// Aligns the words of the text that the transcript of a window comes from.
+    pub(super) fn align_given(
+        &self,
+        recording: &Recording,
+        given: &Given,
+        state: &mut DecodingState,
+        result: DecodingResult,
+    ) -> StepOutput {
+        let spans = split_segments(&result.tokens, state.window.frames.len(), &self.vocabulary);
+        let end = spans.segments.last().map_or(0, |last| last.tokens.end);
+        let transcript = self.vocabulary.text(&result.tokens[..end]);
+        state.window.result = Some(result);
+        let share = given.heard(state.progress.timed(), &transcript, recording.options.max_positions);
+        if share.is_empty() {
+            return self.accept_given(recording, state, Vec::new(), None);
+        }
+        let pass = self.given_pass(recording, given, state, share);
+        StepOutput { next_pass: Some(state.begin(pass)), ..StepOutput::default() }
+    }
+
+    /// Finishes the pass over the window: times its words.
+    pub(super) fn given_aligned(&self, recording: &Recording, given: &Given, state: &mut DecodingState) -> StepOutput {
+        let said = self.said(recording, given, state);
+        let last_s = said.iter().flatten().last().map(|word| word.end_s);
+        let segments = state.progress.add(&given.text, said);
+        state.history.extend(given.tokens(state.share.clone()));
+        self.accept_given(recording, state, segments, last_s)
+    }
+
+    /// Goes on after a window whose words end at `last_s`.
+    pub(super) fn accept_given(
+        &self,
+        recording: &Recording,
+        state: &mut DecodingState,
+        segments: Vec<Segment>,
+        last_s: Option<f64>,
+    ) -> StepOutput {
+        let mut end = state.window.frames.end;
+        if let Some(result) = state.window.result.take() {
+            let spans = split_segments(&result.tokens, state.window.frames.len(), &self.vocabulary);
+            end = self.end_of(recording, state, &spans, last_s);
+            result.text.trim().clone_into(&mut state.last_window);
+            if result.temperature > MAX_PROMPT_TEMPERATURE || !state.window.conditioned {
+                state.prompt_reset_since = state.history.len();
+            }
+        }
+        self.next_window(recording, state, end, segments)
+    }
+
+    /// The words of the window, timed by the pass that has ended, and those before them, which are not found.
+    fn said(&self, recording: &Recording, given: &Given, state: &DecodingState) -> Vec<Option<SaidWord>> {
+        let (window, pass) = (&state.window, &state.pass);
+        let cross_weights = CrossWeights {
+            heads: &pass.cross_weights,
+            rows: pass.tokens.len(),
+            positions: window.positions,
+            used: (window.frames.len() / FRAMES_PER_POSITION).clamp(1, window.positions),
+        };
+        let bounds = cross_weights.bounds(pass.prompt_len..pass.tokens.len() - 1);
+        let at = |token: usize| {
+            let position = bounds.get(token).copied().unwrap_or_default();
+            (seconds(window.frames.start) + position * TIME_STEP_S).min(recording.duration_s)
+        };
+        let mut said = vec![None; state.share.start.saturating_sub(state.progress.timed())];
+        let mut first = 0;
+        for word in &given.words[state.share.clone()] {
+            let tokens = first + word.said.start..first + word.said.end;
+            first += word.tokens.len();
+            let logprobs = pass.logprobs.get(tokens.clone()).filter(|logprobs| !logprobs.is_empty());
+            said.push(logprobs.map(|logprobs| SaidWord {
+                start_s: at(tokens.start),
+                end_s: at(tokens.end),
+                probability: logprobs.iter().map(|p| p.exp()).sum::<f32>() / logprobs.len() as f32,
+            }));
+        }
+        said
+    }
+}
