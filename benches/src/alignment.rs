@@ -45,8 +45,7 @@ struct Spoken {
 async fn speak(engine: &Engine, text: &str) -> Result<Spoken> {
     let mut params = engine.profile().default_params();
     params.seed = Some(SEED);
-    let (_, mut chunks) =
-        engine.generate_streaming(EngineCoreRequest::tts(text).with_params(params)).await?;
+    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(text).with_params(params)).await?;
     let (mut samples, mut words, mut end) = (Vec::new(), Vec::<SpokenWord>::new(), None);
     while let Some(chunk) = chunks.recv().await {
         samples.extend(chunk.samples);
@@ -69,7 +68,8 @@ fn joined(spoken: &[Spoken]) -> Result<Spoken> {
     let mut all = Spoken { text: String::new(), samples: Vec::new(), rate_hz, words: Vec::new() };
     for one in spoken {
         let offset_s = all.samples.len() as f64 / f64::from(rate_hz);
-        let moved = one.words.iter().map(|(word, start, end)| (word.clone(), start + offset_s, end + offset_s));
+        let moved =
+            one.words.iter().map(|(word, start, end)| (word.clone(), start + offset_s, end + offset_s));
         all.words.extend(moved);
         all.samples.extend(&one.samples);
         all.samples.extend(vec![0.0; (PAUSE_S * f64::from(rate_hz)) as usize]);
@@ -129,7 +129,12 @@ struct Row {
 }
 
 impl Row {
-    fn new(recordings: &'static str, boundaries: &'static str, errors: &Errors, mut values: Vec<f64>) -> Self {
+    fn new(
+        recordings: &'static str,
+        boundaries: &'static str,
+        errors: &Errors,
+        mut values: Vec<f64>,
+    ) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let mut sizes: Vec<f64> = values.iter().map(|value| value.abs()).collect();
         sizes.sort_unstable_by(f64::total_cmp);
@@ -152,7 +157,8 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let Self { recordings, boundaries, count, missed, bias_ms, median_ms, p90_ms, p95_ms, max_ms, rtf } = self;
+        let Self { recordings, boundaries, count, missed, bias_ms, median_ms, p90_ms, p95_ms, max_ms, rtf } =
+            self;
         format!(
             "| {recordings} | {boundaries} | {count} | {missed} | {bias_ms:.0} | {median_ms:.0} | {p90_ms:.0} | {p95_ms:.0} | \
              {max_ms:.0} | {rtf:.3} |"
@@ -188,7 +194,9 @@ async fn main() -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&rows)?);
     } else {
-        print("| recordings | boundaries | count | missed | bias ms | median ms | p90 ms | p95 ms | max ms | RTF |");
+        print(
+            "| recordings | boundaries | count | missed | bias ms | median ms | p90 ms | p95 ms | max ms | RTF |",
+        );
         print("|---|---|---|---|---|---|---|---|---|---|");
         rows.iter().for_each(|row| print(&row.line()));
     }

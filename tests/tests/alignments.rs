@@ -30,7 +30,11 @@ async fn every_response_format_works_with_json_and_form_requests() -> Result<()>
         (Some("json"), "application/json", r#"{"text":"word2","start":2.0,"end":3.0}"#),
         (Some("srt"), "application/x-subrip", "2\n00:00:01,000 --> 00:00:02,000\nword1\n\n"),
         (Some("vtt"), "text/vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nword0\n\n"),
-        (Some("textgrid"), "text/plain; charset=utf-8", "xmin = 2\n            xmax = 2.5\n            text = \"word2\""),
+        (
+            Some("textgrid"),
+            "text/plain; charset=utf-8",
+            "xmin = 2\n            xmax = 2.5\n            text = \"word2\"",
+        ),
     ] {
         let extra = format.map_or(json!({}), |format| json!({"response_format": format}));
         let fields: Vec<_> = format.map(|format| ("response_format", format)).into_iter().collect();
@@ -44,6 +48,8 @@ async fn every_response_format_works_with_json_and_form_requests() -> Result<()>
             assert!(body.contains(part), "{body}");
         }
     }
+    let named = json!({"audio": null, "audio_base64": base64(&recording(2.5)), "model": "whisper-1", "priority": "high"});
+    assert_eq!(server.post(ALIGNMENTS, &body(named)).await?.status(), 200);
     server.assert_balanced().await
 }
 
@@ -61,7 +67,8 @@ async fn what_cannot_be_aligned_is_refused_by_field() -> Result<()> {
     let server = Setup::listener("refuses").start().await?;
     refused(&server, json!({"text": null}), 400, "text", "").await?;
     refused(&server, json!({"text": " \n"}), 400, "text", "text is empty").await?;
-    refused(&server, json!({"response_format": "xml"}), 400, "response_format", "json, srt, vtt, textgrid").await?;
+    refused(&server, json!({"response_format": "xml"}), 400, "response_format", "json, srt, vtt, textgrid")
+        .await?;
     refused(&server, json!({"audio": ""}), 400, "audio", "").await?;
     refused(&server, json!({"audio": base64(b"noise")}), 400, "audio", "no supported format").await?;
     refused(&server, json!({"language": 7}), 400, "language", "").await?;

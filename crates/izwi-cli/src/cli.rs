@@ -13,8 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    align, bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm, say,
-    serve, service, status, transcribe, voices,
+    align, bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm,
+    say, serve, service, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -89,7 +89,9 @@ pub(crate) fn definition() -> clap::Command {
     let root = flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| {
         match command.get_name() {
             // The setting of this name is the TTS model.
-            "transcribe" | "align" | "dictate" => for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL)),
+            "transcribe" | "align" | "dictate" => {
+                for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL))
+            }
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
             "say" => for_one(command),
             "voices" => command.mut_subcommands(|inner| match inner.get_name() {

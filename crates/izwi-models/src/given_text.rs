@@ -135,7 +135,10 @@ impl Progress {
             let Some(word) = text.words.get(self.timed()) else { break };
             let missed = SaidWord { start_s: self.end_s, end_s: self.end_s, probability: 0.0 };
             let SaidWord { start_s, end_s, probability } = said.unwrap_or(missed);
-            self.end_s = end_s;
+            // Windows may overlap, words do not.
+            let start_s = start_s.max(self.end_s);
+            self.end_s = end_s.max(start_s);
+            let end_s = self.end_s;
             self.pending.push(Word { text: word.text.clone(), start_s, end_s, probability });
             if word.ends_segment {
                 self.delivered += self.pending.len();
@@ -196,7 +199,9 @@ mod tests {
 
     #[test]
     fn a_text_that_nobody_can_say_is_refused() {
-        for (text, told) in [("", "no letters"), (" …\n— ", "no letters"), (&"word ".repeat(120), "480 letters")] {
+        for (text, told) in
+            [("", "no letters"), (" …\n— ", "no letters"), (&"word ".repeat(120), "480 letters")]
+        {
             let error = given(text).unwrap_err();
             assert_eq!(error.param, "text");
             assert!(error.message.contains(told), "{error}");
@@ -210,7 +215,8 @@ mod tests {
         let said = |at: usize| SaidWord { start_s: at as f64, end_s: at as f64 + 0.5, probability: 1.0 };
         let mut progress = Progress::default();
         let segments = progress.add(&text, [Some(said(1)), None, Some(said(3)), Some(said(4))]);
-        let told: Vec<_> = segments.iter().map(|segment| (&*segment.text, segment.start_s, segment.end_s)).collect();
+        let told: Vec<_> =
+            segments.iter().map(|segment| (&*segment.text, segment.start_s, segment.end_s)).collect();
         assert_eq!(told, [("One.", 1.0, 1.5), (" “Two?”", 1.5, 1.5), (" Three", 3.0, 3.5)]);
         assert_eq!(segments[1].words[0].probability, 0.0);
         let rest = progress.end(&text);

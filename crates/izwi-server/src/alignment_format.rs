@@ -125,14 +125,23 @@ mod tests {
         let word =
             |text: &str, start_s, end_s| Word { text: text.to_owned(), start_s, end_s, probability: 0.5 };
         let words = vec![word("Say", 0.25, 0.5), word(" \"no\".", 0.75, 1.0), word(" Lost", 1.0, 1.0)];
-        vec![Segment { start_s: 0.25, end_s: 1.0, text: "Say \"no\". Lost".to_owned(), words, ..Segment::default() }]
+        vec![Segment {
+            start_s: 0.25,
+            end_s: 1.0,
+            text: "Say \"no\". Lost".to_owned(),
+            words,
+            ..Segment::default()
+        }]
     }
 
     #[test]
     fn json_has_words_and_segments() {
         let text = AlignmentFormat::Json.render(&segments(), 1.5).unwrap();
         let object: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(object["words"][1], json!({"word": "\"no\".", "start": 0.75, "end": 1.0, "probability": 0.5}));
+        assert_eq!(
+            object["words"][1],
+            json!({"word": "\"no\".", "start": 0.75, "end": 1.0, "probability": 0.5})
+        );
         assert_eq!(object["segments"], json!([{"text": "Say \"no\". Lost", "start": 0.25, "end": 1.0}]));
         assert_eq!((&object["duration"], &object["usage"]["seconds"]), (&json!(1.5), &json!(2)));
     }
@@ -146,14 +155,24 @@ mod tests {
 
     #[test]
     fn the_tiers_of_a_text_grid_cover_the_recording() {
-        let intervals = tier(segments()[0].words.iter().map(|word| (word.start_s, word.end_s, word.text.trim())), 1.5);
+        let intervals =
+            tier(segments()[0].words.iter().map(|word| (word.start_s, word.end_s, word.text.trim())), 1.5);
         let expected =
             [(0.0, 0.25, ""), (0.25, 0.5, "Say"), (0.5, 0.75, ""), (0.75, 1.0, "\"no\"."), (1.0, 1.5, "")];
         assert_eq!(intervals, expected);
         let text = AlignmentFormat::TextGrid.render(&segments(), 1.5).unwrap();
-        assert!(text.starts_with("File type = \"ooTextFile\"\nObject class = \"TextGrid\"\n\nxmin = 0\nxmax = 1.5\n"));
-        assert!(text.contains("        name = \"words\"\n        xmin = 0\n        xmax = 1.5\n        intervals: size = 5\n"));
-        assert!(text.contains("            xmin = 0.75\n            xmax = 1\n            text = \"\"\"no\"\".\"\n"), "{text}");
+        assert!(text.starts_with(
+            "File type = \"ooTextFile\"\nObject class = \"TextGrid\"\n\nxmin = 0\nxmax = 1.5\n"
+        ));
+        assert!(text.contains(
+            "        name = \"words\"\n        xmin = 0\n        xmax = 1.5\n        intervals: size = 5\n"
+        ));
+        assert!(
+            text.contains(
+                "            xmin = 0.75\n            xmax = 1\n            text = \"\"\"no\"\".\"\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

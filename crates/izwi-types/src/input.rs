@@ -78,7 +78,13 @@ pub struct ListenInput {
 impl ListenInput {
     /// A recording with every option at its default.
     pub fn plain(samples: Arc<[f32]>) -> Self {
-        Self { samples, options: TranscriptionOptions::default(), is_streamed: false, window: None, text: None }
+        Self {
+            samples,
+            options: TranscriptionOptions::default(),
+            is_streamed: false,
+            window: None,
+            text: None,
+        }
     }
 
     /// Temperature of the tokens: 0.0 decodes greedily with fallback to higher temperatures; any other value is used without

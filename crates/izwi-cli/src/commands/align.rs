@@ -134,12 +134,18 @@ fn report(name: &str, done: &Transcription) {
 fn text(args: &Args) -> Result<String> {
     let text = match (&args.text, args.file.as_deref()) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) if path != Path::new("-") => utf8(read(path, MAX_TEXT_BYTES)?, &path.display().to_string())?,
+        (None, Some(path)) if path != Path::new("-") => {
+            utf8(read(path, MAX_TEXT_BYTES)?, &path.display().to_string())?
+        }
         _ if io::stdin().is_terminal() => {
-            return Err(failure::usage("- reads standard input, which is a terminal", "pipe the text in, or name a file"));
+            return Err(failure::usage(
+                "- reads standard input, which is a terminal",
+                "pipe the text in, or name a file",
+            ));
         }
         _ => {
-            let bytes = input::read_bounded(io::stdin().lock(), MAX_TEXT_BYTES).context("cannot read standard input")?;
+            let bytes = input::read_bounded(io::stdin().lock(), MAX_TEXT_BYTES)
+                .context("cannot read standard input")?;
             utf8(bytes.ok_or_else(|| too_large("standard input", MAX_TEXT_BYTES))?, "standard input")?
         }
     };

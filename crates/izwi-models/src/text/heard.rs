@@ -70,7 +70,11 @@ fn equal_letters(written: &[char], heard: &[char]) -> Vec<usize> {
         for column in 1..width {
             let both = diagonal + if written[column - 1] == *letter { EQUAL } else { OTHER };
             diagonal = row[column];
-            let ways = [(both, Step::Both), (diagonal + OTHER, Step::Heard), (row[column - 1] + OTHER, Step::Written)];
+            let ways = [
+                (both, Step::Both),
+                (diagonal + OTHER, Step::Heard),
+                (row[column - 1] + OTHER, Step::Written),
+            ];
             let mut way = (begin(at, column), Step::Begin);
             for next in ways {
                 way = if next.0 > way.0 { next } else { way };

@@ -13,7 +13,7 @@ use crate::alignment_format::AlignmentFormat;
 use crate::dto::alignment::AlignmentRequest;
 use crate::error::ApiError;
 use crate::extract::{non_blank, parse_priority};
-use crate::openapi::{AlignmentBody, AlignmentForm, Alignment, AlignmentRefusals};
+use crate::openapi::{Alignment, AlignmentBody, AlignmentForm, AlignmentRefusals};
 use crate::record;
 use crate::state::AppState;
 use crate::stats_headers;

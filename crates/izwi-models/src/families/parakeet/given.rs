@@ -51,20 +51,22 @@ impl Given {
                 return None;
             }
             next += word.len();
-            Some(match spelled {
-                [first, .., last] => Some((first, last)),
-                [only] => Some((only, only)),
-                [] => None,
-            }
-            .map(|(first, last)| {
-                let rows: usize = spelled.iter().map(|token| token.end - token.start).sum();
-                let logprob: f32 = spelled.iter().map(|token| token.logprob).sum();
-                SaidWord {
-                    start_s: at(first.start),
-                    end_s: at(last.end),
-                    probability: (logprob / rows.max(1) as f32).exp().max(f32::MIN_POSITIVE),
+            Some(
+                match spelled {
+                    [first, .., last] => Some((first, last)),
+                    [only] => Some((only, only)),
+                    [] => None,
                 }
-            }))
+                .map(|(first, last)| {
+                    let rows: usize = spelled.iter().map(|token| token.end - token.start).sum();
+                    let logprob: f32 = spelled.iter().map(|token| token.logprob).sum();
+                    SaidWord {
+                        start_s: at(first.start),
+                        end_s: at(last.end),
+                        probability: (logprob / rows.max(1) as f32).exp().max(f32::MIN_POSITIVE),
+                    }
+                }),
+            )
         });
         let said: Vec<Option<SaidWord>> = said.collect();
         let mut segments = progress.add(&self.text, said);

@@ -451,7 +451,10 @@ fn words_are_spelt_by_the_pairs_that_were_learnt_first() {
     for word in ["the", " The,", "x"] {
         let tokens = model.vocabulary.spell(word);
         let spelt = model.vocabulary.decode(&tokens);
-        assert!(tokens.is_empty() || spelt == word.trim().to_lowercase().replace(',', "") || spelt == word.trim(), "{spelt}");
+        assert!(
+            tokens.is_empty() || spelt == word.trim().to_lowercase().replace(',', "") || spelt == word.trim(),
+            "{spelt}"
+        );
     }
     assert!(model.vocabulary.spell(&"a".repeat(1000)).is_empty());
 }

@@ -13,7 +13,7 @@ use self::aligner::Aligner;
 use self::audio::Window;
 use self::config::{CHUNK_FRAMES, CHUNK_ROWS, Config, Purpose};
 use self::decoder::{Decoder, Span};
-use self::state::{Decided, Given, Recording, spoken, SPARE_TOKENS, State, Stretch, TOKENS_PER_S};
+use self::state::{Decided, Given, Recording, SPARE_TOKENS, State, Stretch, TOKENS_PER_S, spoken};
 use self::tokens::{Prompt, Vocabulary};
 use self::tower::Tower;
 use super::LoadOptions;
@@ -175,7 +175,8 @@ impl Qwen3Asr {
 
     /// The text to align with a recording of `samples`.
     fn given(&self, text: &str, language: Option<&str>, samples: usize) -> Result<Given, InputError> {
-        let aligner = self.aligner.as_ref().ok_or_else(|| InputError::other_task("aligns no text", "model"))?;
+        let aligner =
+            self.aligner.as_ref().ok_or_else(|| InputError::other_task("aligns no text", "model"))?;
         let text = GivenText::new(&aligner.words, text, language, samples as f64 / SAMPLE_RATE_HZ as f64)?;
         Ok(Given { whole: Arc::new(aligner.alignment(text.words.iter().map(spoken).collect())), text })
     }

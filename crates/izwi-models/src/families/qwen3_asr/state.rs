@@ -327,7 +327,13 @@ impl State {
     }
 
     /// Delivers the words of a given text with the times of the aligner.
-    fn align_given(&mut self, recording: &Recording, given: &Given, heard: &Heard, times: &[([u64; 2], f32)]) -> StepOutput {
+    fn align_given(
+        &mut self,
+        recording: &Recording,
+        given: &Given,
+        heard: &Heard,
+        times: &[([u64; 2], f32)],
+    ) -> StepOutput {
         let samples = recording.stretches.get(self.stretch).map_or(0..0, |stretch| stretch.samples.clone());
         let [start_s, end_s] = [samples.start, samples.end].map(|at| at as f64 / SAMPLE_RATE_HZ as f64);
         let at = |ms: u64| (start_s + ms as f64 / 1e3).min(end_s);

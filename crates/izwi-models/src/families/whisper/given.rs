@@ -1,6 +1,8 @@
 //! A text that is given: its words as tokens, which of them are said in a window, and when.
 //!
-//! A recording that a window holds is aligned with the whole text at once. Windows of a longer one are transcribed first: the
+//! The network reads a text twice: as the tokens of its training, which tells how likely each word is, and letter by letter,
+//! which tells when each is said: the boundaries of letters are sharper than those of longer tokens, as
+//! <https://arxiv.org/abs/2509.09987> finds. A recording that a window holds is aligned with the whole text at once. Windows of a longer one are transcribed first: the
 //! words of the text that the transcript comes from are aligned with the window, wherever the two differ. Knows no tensor.
 
 use std::ops::Range;
@@ -20,7 +22,10 @@ use izwi_types::{InputError, Segment, StepOutput};
 #[derive(Debug, Clone)]
 pub(super) struct Given {
     pub(super) text: Arc<GivenText>,
+    /// Each word as in the training.
     words: Arc<[GivenTokens]>,
+    /// Each word letter by letter.
+    letters: Arc<[GivenTokens]>,
     /// Whether a window holds the recording.
     is_whole: bool,
 }
@@ -34,8 +39,22 @@ struct GivenTokens {
 }
 
 impl GivenTokens {
-    fn new(word: &GivenWord, vocabulary: &Vocabulary) -> Self {
-        let tokens = vocabulary.encode(&word.text);
+    /// A word as in the training.
+    fn of(word: &GivenWord, vocabulary: &Vocabulary) -> Self {
+        Self::new(word, vocabulary.encode(&word.text), vocabulary)
+    }
+
+    /// A word letter by letter; the space goes with the first.
+    fn of_letters(word: &GivenWord, vocabulary: &Vocabulary) -> Self {
+        let first =
+            word.text.chars().take(1 + usize::from(word.text.starts_with(' '))).map(char::len_utf8).sum();
+        let (first, rest) = word.text.split_at(first);
+        let mut tokens = vocabulary.encode(first);
+        tokens.extend(rest.chars().flat_map(|letter| vocabulary.encode(letter.encode_utf8(&mut [0; 4]))));
+        Self::new(word, tokens, vocabulary)
+    }
+
+    fn new(word: &GivenWord, tokens: Vec<u32>, vocabulary: &Vocabulary) -> Self {
         let mut end = 0;
         let has_letters = |token: &u32| {
             let start = end;
@@ -60,18 +79,24 @@ impl Given {
         positions: usize,
         vocabulary: &Vocabulary,
     ) -> Result<Self, InputError> {
-        let words: Vec<_> = text.words.iter().map(|word| GivenTokens::new(word, vocabulary)).collect();
-        let given = Self { text: Arc::new(text), words: words.into(), is_whole };
-        let (count, most) = (given.tokens(0..given.words.len()).count(), positions.saturating_sub(AROUND));
+        let words: Vec<_> = text.words.iter().map(|word| GivenTokens::of(word, vocabulary)).collect();
+        let letters: Vec<_> =
+            text.words.iter().map(|word| GivenTokens::of_letters(word, vocabulary)).collect();
+        let (count, most) = (tokens(&words).count(), positions.saturating_sub(AROUND));
+        let given = Self { text: Arc::new(text), words: words.into(), letters: letters.into(), is_whole };
         if is_whole && count > most {
-            let message = format!("text has {count} tokens, a recording of up to 30 s at most {most}; send what is said in it");
+            let message = format!(
+                "text has {count} tokens, a recording of up to 30 s at most {most}; send what is said in it"
+            );
             return Err(InputError { param: "text", message });
         }
         Ok(given)
     }
 
-    fn tokens(&self, words: Range<usize>) -> impl Iterator<Item = u32> {
-        self.words[words].iter().flat_map(|word| word.tokens.iter().copied())
+    /// The words of a share as they are aligned: letter by letter, if a pass of `positions` holds that.
+    fn aligned(&self, share: Range<usize>, positions: usize) -> &[GivenTokens] {
+        let letters = &self.letters[share.clone()];
+        if tokens(letters).count() + AROUND <= positions { letters } else { &self.words[share] }
     }
 
     /// The words of `transcript`, of which a pass of `positions` holds all, from word `next` on.
@@ -89,25 +114,63 @@ impl Given {
     }
 }
 
+/// The tokens of words.
+fn tokens(words: &[GivenTokens]) -> impl Iterator<Item = u32> {
+    words.iter().flat_map(|word| word.tokens.iter().copied())
+}
+
 /// Positions of a pass besides those of the text: what it begins with, and its end.
 const AROUND: usize = 5;
 
 impl WindowDecoder {
-    /// The pass that aligns the words `share` of the text with the window.
-    fn given_pass(&self, recording: &Recording, given: &Given, state: &mut DecodingState, share: Range<usize>) -> Pass {
+    /// A pass over words of the text, which follow what every transcript starts with.
+    fn given_pass(
+        &self,
+        recording: &Recording,
+        state: &DecodingState,
+        kind: PassKind,
+        words: impl Iterator<Item = u32>,
+    ) -> Pass {
         let mut tokens = self.head(recording, state);
         tokens.push(self.vocabulary.no_timestamps);
         let prompt_len = tokens.len();
-        tokens.extend(given.tokens(share.clone()));
-        tokens.push(self.vocabulary.end);
-        state.share = share;
-        Pass { prompt_len, ..Pass::new(PassKind::Align, tokens, 0) }
+        tokens.extend(words);
+        Pass { prompt_len, ..Pass::new(kind, tokens, 0) }
+    }
+
+    /// The first pass over the words `share` of the text.
+    fn score_pass(
+        &self,
+        recording: &Recording,
+        given: &Given,
+        state: &mut DecodingState,
+        share: Range<usize>,
+    ) -> Pass {
+        state.share = share.clone();
+        self.given_pass(recording, state, PassKind::Score, tokens(&given.words[share]))
+    }
+
+    /// Finishes the first pass over words of the text and begins the one that aligns them.
+    pub(super) fn scored(&self, recording: &Recording, state: &mut DecodingState) -> StepOutput {
+        let Some(given) = &recording.options.given else { return StepOutput::default() };
+        let mut rest = state.pass.logprobs.as_slice();
+        let likely = given.words[state.share.clone()].iter().map(|word| {
+            let (own, others) = rest.split_at(word.tokens.len().min(rest.len()));
+            rest = others;
+            let said = own.get(word.said.clone()).unwrap_or_default();
+            said.iter().map(|logprob| logprob.exp()).sum::<f32>() / said.len().max(1) as f32
+        });
+        state.likely = likely.collect();
+        let words = given.aligned(state.share.clone(), recording.options.max_positions);
+        let words = tokens(words).chain([self.vocabulary.end]);
+        let pass = self.given_pass(recording, state, PassKind::Align, words);
+        StepOutput { next_pass: Some(state.begin(pass)), ..StepOutput::default() }
     }
 
     /// The first pass of a recording that a window holds, all of its text given.
     pub(super) fn whole_pass(&self, recording: &Recording, state: &mut DecodingState) -> Option<Pass> {
         let given = recording.options.given.as_ref().filter(|given| given.is_whole)?;
-        Some(self.given_pass(recording, given, state, 0..given.words.len()))
+        Some(self.score_pass(recording, given, state, 0..given.words.len()))
     }
 
     /// Aligns the words of the text that the transcript of a window comes from.
@@ -126,16 +189,21 @@ impl WindowDecoder {
         if share.is_empty() {
             return self.accept_given(recording, state, Vec::new(), None);
         }
-        let pass = self.given_pass(recording, given, state, share);
+        let pass = self.score_pass(recording, given, state, share);
         StepOutput { next_pass: Some(state.begin(pass)), ..StepOutput::default() }
     }
 
     /// Finishes the pass over the window: times its words.
-    pub(super) fn given_aligned(&self, recording: &Recording, given: &Given, state: &mut DecodingState) -> StepOutput {
+    pub(super) fn given_aligned(
+        &self,
+        recording: &Recording,
+        given: &Given,
+        state: &mut DecodingState,
+    ) -> StepOutput {
         let said = self.said(recording, given, state);
         let last_s = said.iter().flatten().last().map(|word| word.end_s);
         let segments = state.progress.add(&given.text, said);
-        state.history.extend(given.tokens(state.share.clone()));
+        state.history.extend(tokens(&given.words[state.share.clone()]));
         self.accept_given(recording, state, segments, last_s)
     }
 
@@ -175,15 +243,11 @@ impl WindowDecoder {
         };
         let mut said = vec![None; state.share.start.saturating_sub(state.progress.timed())];
         let mut first = 0;
-        for word in &given.words[state.share.clone()] {
-            let tokens = first + word.said.start..first + word.said.end;
+        let words = given.aligned(state.share.clone(), recording.options.max_positions);
+        for (word, &probability) in words.iter().zip(&state.likely) {
+            let (start_s, end_s) = (at(first + word.said.start), at(first + word.said.end));
             first += word.tokens.len();
-            let logprobs = pass.logprobs.get(tokens.clone()).filter(|logprobs| !logprobs.is_empty());
-            said.push(logprobs.map(|logprobs| SaidWord {
-                start_s: at(tokens.start),
-                end_s: at(tokens.end),
-                probability: logprobs.iter().map(|p| p.exp()).sum::<f32>() / logprobs.len() as f32,
-            }));
+            said.push((!word.said.is_empty()).then_some(SaidWord { start_s, end_s, probability }));
         }
         said
     }

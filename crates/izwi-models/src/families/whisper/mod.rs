@@ -298,12 +298,14 @@ impl Whisper {
             if window_decoder::needs_no_speech_prob(share.state, from, end) {
                 heads.push(pass.start_at - from);
             }
-            if end == pass.tokens.len() && pass.kind != PassKind::Align {
-                heads.push(end - 1 - from);
-            }
-            if share.recording.options.given.is_some() && pass.kind == PassKind::Align {
+            match pass.kind {
                 // The logits before each token of the text.
-                heads.extend((from.max(pass.prompt_len - 1)..end.min(pass.tokens.len() - 2)).map(|row| row - from));
+                PassKind::Score => {
+                    let rows = from.max(pass.prompt_len - 1)..end.min(pass.tokens.len() - 1);
+                    heads.extend(rows.map(|row| row - from));
+                }
+                PassKind::Detect | PassKind::Decode if end == pass.tokens.len() => heads.push(end - 1 - from),
+                PassKind::Detect | PassKind::Decode | PassKind::Align => {}
             }
             heads.dedup();
             Ok(Span {

@@ -69,6 +69,8 @@ pub(super) enum PassKind {
     Detect,
     /// Generates text, a token a step.
     Decode,
+    /// Tells how likely the text is that is given as the prompt.
+    Score,
     /// Aligns the text, given as the prompt, by its cross-attention weights.
     Align,
 }
@@ -88,6 +90,7 @@ pub(super) struct Pass {
     pub(super) beams: Option<Beams>,
     /// For [`PassKind::Align`]: the cross-attention weights of each alignment head, rows computed so far.
     pub(super) cross_weights: Vec<Vec<f32>>,
+    /// Rows whose weights or log-probabilities are recorded.
     pub(super) recorded_rows: usize,
 }
 
@@ -199,8 +202,9 @@ pub(super) struct DecodingState {
     pub(super) last_segment: (String, usize),
     /// End of the last timed word.
     pub(super) last_speech_s: f64,
-    /// Words of a given text that are aligned with the window, and those that are timed.
+    /// Words of a given text that are aligned with the window, their probabilities, and the words that are timed.
     pub(super) share: Range<usize>,
+    pub(super) likely: Vec<f32>,
     pub(super) progress: Progress,
     pub(super) window: Window,
     pub(super) pass: Pass,
@@ -229,7 +233,7 @@ impl DecodingState {
             PassKind::Detect => start,
             PassKind::Decode if self.window.no_speech.is_none() => start.min(self.pass.start_at),
             PassKind::Decode => start,
-            PassKind::Align => start.min(self.pass.recorded_rows),
+            PassKind::Score | PassKind::Align => start.min(self.pass.recorded_rows),
         }
     }
 
@@ -244,9 +248,10 @@ impl DecodingState {
         self.pass.recorded_rows = from + rows;
     }
 
-    /// Adds the log-probabilities of the tokens of a given text that follow the rows from position `from` on.
-    pub(super) fn record_logprobs(&mut self, from: usize, logits: &[Vec<f32>]) {
+    /// Adds the log-probabilities of the tokens of a given text that follow the rows `from..end`.
+    pub(super) fn record_logprobs(&mut self, (from, end): (usize, usize), logits: &[Vec<f32>]) {
         let pass = &mut self.pass;
+        pass.recorded_rows = end;
         let mut next = (from + 1).max(pass.prompt_len);
         pass.logprobs.truncate(next - pass.prompt_len);
         for logits in logits {

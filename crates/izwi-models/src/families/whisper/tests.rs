@@ -613,7 +613,9 @@ fn a_given_text_is_aligned_alone_and_in_any_batch() {
         let words = timed_words(transcript);
         assert_eq!(words.iter().map(|word| word.text.trim()).collect::<Vec<_>>().join(" "), *text);
         assert!(words.is_sorted_by(|before, after| before.end_s <= after.start_s), "{words:?}");
-        assert!(words.iter().all(|word| word.start_s <= word.end_s && word.end_s <= samples.len() as f64 / 16e3));
+        assert!(
+            words.iter().all(|word| word.start_s <= word.end_s && word.end_s <= samples.len() as f64 / 16e3)
+        );
         let likely: f32 = words.iter().map(|word| word.probability).sum::<f32>() / words.len() as f32;
         assert!(likely > 0.5, "{likely}: {text}");
     }
@@ -627,7 +629,11 @@ fn a_long_text_is_aligned_window_by_window_and_what_nobody_says_is_not_found() {
     let samples: Vec<f32> = clips.iter().flat_map(|(samples, _)| samples.clone()).collect();
     let said: Vec<&str> = clips.iter().map(|(_, text)| text.as_str()).collect();
     assert!(samples.len() > 30 * SAMPLE_RATE_HZ);
-    let text = format!("{}\nNobody ever reads this line about zebras.\n{}", said[..3].join("\n"), said[3..].join("\n"));
+    let text = format!(
+        "{}\nNobody ever reads this line about zebras.\n{}",
+        said[..3].join("\n"),
+        said[3..].join("\n")
+    );
     let words = timed_words(&one(&BASE, given(&samples, &text)));
     assert!(words.iter().map(|word| word.text.trim()).eq(text.split_whitespace()));
     assert!(words.is_sorted_by(|before, after| before.end_s <= after.start_s), "{words:?}");

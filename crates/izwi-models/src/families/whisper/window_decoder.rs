@@ -66,6 +66,7 @@ impl WindowDecoder {
             last_segment: (String::new(), 0),
             last_speech_s: 0.0,
             share: 0..0,
+            likely: Vec::new(),
             progress: Progress::default(),
             window: Window::new(recording, frames.0, frames.1, context, self.parts),
             pass: Pass::new(PassKind::Decode, Vec::new(), 0),
@@ -129,9 +130,9 @@ impl WindowDecoder {
         let mut logits = logits.into_iter();
         if state.pass.kind == PassKind::Align {
             state.record_cross_weights(from, end - from, cross_weights);
-            if recording.options.given.is_some() {
-                state.record_logprobs(from, logits.as_slice());
-            }
+        }
+        if state.pass.kind == PassKind::Score {
+            state.record_logprobs((from, end), logits.as_slice());
         }
         if needs_no_speech_prob(state, from, end) {
             let start = logits.next().ok_or(Error::Internal("the start token has no logits"))?;
@@ -144,8 +145,10 @@ impl WindowDecoder {
         if end < state.pass.tokens.len() {
             return Ok(StepOutput::default());
         }
-        if state.pass.kind == PassKind::Align {
-            return Ok(self.aligned(recording, state));
+        match state.pass.kind {
+            PassKind::Score => return Ok(self.scored(recording, state)),
+            PassKind::Align => return Ok(self.aligned(recording, state)),
+            PassKind::Detect | PassKind::Decode => {}
         }
         let last: Vec<Vec<f32>> = logits.collect();
         match (state.pass.kind, &last[..]) {
@@ -399,7 +402,11 @@ impl WindowDecoder {
         let covered_to = window.start + spans.segments.last().map_or(0, |last| last.frames.end);
         if spans.closed {
             // Closed too early: the rest is decoded again.
-            return if covered_to + MAX_UNCOVERED < spoken { covered_to } else { window.start + spans.frames_done };
+            return if covered_to + MAX_UNCOVERED < spoken {
+                covered_to
+            } else {
+                window.start + spans.frames_done
+            };
         }
         let last = last_s.map(|last_s| (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize);
         match last.filter(|last| *last > window.start) {
