@@ -247,7 +247,7 @@ impl WindowDecoder {
         for (word, &probability) in words.iter().zip(&state.likely) {
             let (start_s, end_s) = (at(first + word.said.start), at(first + word.said.end));
             first += word.tokens.len();
-            said.push((!word.said.is_empty()).then_some(SaidWord { start_s, end_s, probability }));
+            said.push((probability > 0.0).then_some(SaidWord { start_s, end_s, probability }));
         }
         said
     }
