@@ -79,9 +79,17 @@ impl Given {
         positions: usize,
         vocabulary: &Vocabulary,
     ) -> Result<Self, InputError> {
-        let words: Vec<_> = text.words.iter().map(|word| GivenTokens::of(word, vocabulary)).collect();
-        let letters: Vec<_> =
-            text.words.iter().map(|word| GivenTokens::of_letters(word, vocabulary)).collect();
+        let mut spaced = text.words.clone();
+        // In the training every text begins with a space, where the language has some.
+        if let [first, rest @ ..] = &mut spaced[..]
+            && !first.text.starts_with(' ')
+            && rest.first().is_none_or(|second| second.text.starts_with(' '))
+        {
+            first.text.insert(0, ' ');
+            first.letters = first.letters.start + 1..first.letters.end + 1;
+        }
+        let words: Vec<_> = spaced.iter().map(|word| GivenTokens::of(word, vocabulary)).collect();
+        let letters: Vec<_> = spaced.iter().map(|word| GivenTokens::of_letters(word, vocabulary)).collect();
         let (count, most) = (tokens(&words).count(), positions.saturating_sub(AROUND));
         let given = Self { text: Arc::new(text), words: words.into(), letters: letters.into(), is_whole };
         if is_whole && count > most {
