@@ -155,12 +155,13 @@ mod tests {
 
     #[test]
     fn the_tiers_of_a_text_grid_cover_the_recording() {
+        let segments = segments();
         let intervals =
-            tier(segments()[0].words.iter().map(|word| (word.start_s, word.end_s, word.text.trim())), 1.5);
+            tier(segments[0].words.iter().map(|word| (word.start_s, word.end_s, word.text.trim())), 1.5);
         let expected =
             [(0.0, 0.25, ""), (0.25, 0.5, "Say"), (0.5, 0.75, ""), (0.75, 1.0, "\"no\"."), (1.0, 1.5, "")];
         assert_eq!(intervals, expected);
-        let text = AlignmentFormat::TextGrid.render(&segments(), 1.5).unwrap();
+        let text = AlignmentFormat::TextGrid.render(&segments, 1.5).unwrap();
         assert!(text.starts_with(
             "File type = \"ooTextFile\"\nObject class = \"TextGrid\"\n\nxmin = 0\nxmax = 1.5\n"
         ));

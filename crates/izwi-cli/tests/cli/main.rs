@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
+mod align;
 #[cfg(target_os = "linux")]
 mod book;
 #[cfg(unix)]
@@ -116,9 +117,6 @@ fn wrong_usage_exits_with_2_and_names_the_remedy() {
     refused(&izwi.run(&["transcribe", "a.wav", "--words"]), 2, &["--words", "help: add --format json"]);
     refused(&izwi.run(&["transcribe", "a.wav", "b.wav", "-f", "srt"]), 2, &["cannot share", "--output"]);
     refused(&izwi.run(&["transcribe", "-", "-"]), 2, &["given twice"]);
-    refused(&izwi.run(&["align", "a.wav"]), 2, &["FILE"]);
-    refused(&izwi.run(&["align", "a.wav", "a.txt", "--text", "hello"]), 2, &["--text"]);
-    refused(&izwi.run(&["align", "a.wav", "--text", " "]), 2, &["the text is empty"]);
     refused(&izwi.run(&["transcribe", "a/x.wav", "b/x.mp3", "-o", "out"]), 2, &["out/x.txt", "two runs"]);
     assert_eq!(fs::read_dir(izwi.folder.path()).unwrap().count(), 0, "nothing was written");
 }
@@ -130,7 +128,6 @@ fn missing_things_exit_with_1_and_name_the_remedy() {
     refused(&izwi.run(&["say", "hello", "-o", "no/a.wav"]), 1, &["no/a.wav", "create the folder"]);
     refused(&izwi.run(&["transcribe", "*.ogg"]), 1, &["no file matches '*.ogg'", "help: "]);
     refused(&izwi.run(&["transcribe", "a.wav", "--no-pull"]), 1, &["not installed", "izwi pull"]);
-    refused(&izwi.run(&["align", "a.wav", "--text", "hello"]), 1, &["cannot read a.wav"]);
     refused(&izwi.run(&["pull", "no-such-model"]), 1, &["no-such-model"]);
     refused(&izwi.run(&["serve", "--host", "0.0.0.0", "--port", "0"]), 1, &["api key", "--insecure"]);
     refused(
@@ -303,20 +300,6 @@ fn recordings_are_transcribed() {
         (plain(json["text"].as_str().unwrap()), json["words"].as_array().unwrap().len()),
         (plain(TEXT), 9)
     );
-
-    let align = |more: &[&str]| {
-        let mut command = izwi.command(&["align", "a.wav", "--no-pull", "--model", &model]);
-        command.args(more).output().unwrap()
-    };
-    let output = align(&["--text", TEXT]);
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["segments"][0]["text"], json["words"].as_array().unwrap().len()), (&TEXT.into(), 9));
-    fs::write(izwi.path("a.txt"), TEXT).unwrap();
-    let output = align(&["a.txt", "-f", "textgrid", "-o", "a.TextGrid"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.contains("9 words"), "{stderr}");
-    assert!(fs::read_to_string(izwi.path("a.TextGrid")).unwrap().contains("text = \"quick\""));
-    refused(&align(&["--text", "— … —"]), 1, &["no letters"]);
 
     let output = transcribe(&["*.wav", "-f", "srt", "-o", "out/"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

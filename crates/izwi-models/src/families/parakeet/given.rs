@@ -82,7 +82,7 @@ impl Given {
 pub(super) fn spell(logits: &[Vec<f32>], tokens: &[u32], blank: usize, reaches_end: bool) -> Vec<Spelled> {
     // State 2 n is the blank before token n, state 2 n + 1 that token.
     let states = 2 * tokens.len() + 1;
-    let token = |state: usize| if state % 2 == 0 { blank } else { tokens[state / 2] as usize };
+    let token = |state: usize| if state.is_multiple_of(2) { blank } else { tokens[state / 2] as usize };
     let mut scores = vec![f32::NEG_INFINITY; states];
     let mut steps = vec![0u8; states * logits.len()]; // states back
     for (row, logits) in logits.iter().enumerate() {

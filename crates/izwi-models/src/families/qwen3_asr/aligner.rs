@@ -35,6 +35,9 @@ pub(super) struct Aligner {
     pub(super) weight_bytes: usize,
 }
 
+/// Start and end of a word, in milliseconds from the start of its recording, and how likely they are.
+pub(super) type WordTime = ([u64; 2], f32);
+
 /// Words to align with a recording.
 #[derive(Debug)]
 pub(super) struct Alignment {
@@ -124,7 +127,7 @@ impl Aligner {
         self.decoder.forward(kv, &spans)
     }
 
-    /// Start and end of each word, in milliseconds from the start of its recording, and how likely they are.
+    /// When each word is said.
     ///
     /// # Errors
     /// As [`Self::logits`].
@@ -132,7 +135,7 @@ impl Aligner {
         &self,
         kv: &mut KvPool,
         tasks: &[(&[Window], &Alignment)],
-    ) -> Result<Vec<Vec<([u64; 2], f32)>>, Error> {
+    ) -> Result<Vec<Vec<WordTime>>, Error> {
         let logits = self.logits(kv, tasks)?;
         let mut classes = logits.iter().map(|logits| {
             let class = argmax(logits);

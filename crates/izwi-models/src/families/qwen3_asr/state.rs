@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::aligner::{Aligner, Alignment};
+use super::aligner::{Aligner, Alignment, WordTime};
 use super::answer::{self, is_spaced};
 use super::audio::Window;
 use super::decoder::Piece;
@@ -332,7 +332,7 @@ impl State {
         recording: &Recording,
         given: &Given,
         heard: &Heard,
-        times: &[([u64; 2], f32)],
+        times: &[WordTime],
     ) -> StepOutput {
         let samples = recording.stretches.get(self.stretch).map_or(0..0, |stretch| stretch.samples.clone());
         let [start_s, end_s] = [samples.start, samples.end].map(|at| at as f64 / SAMPLE_RATE_HZ as f64);
@@ -345,7 +345,7 @@ impl State {
     }
 
     /// Delivers the transcript of the stretch with the times of its words, in milliseconds from the start of the stretch.
-    pub(super) fn align(&mut self, recording: &Recording, times: &[([u64; 2], f32)]) -> StepOutput {
+    pub(super) fn align(&mut self, recording: &Recording, times: &[WordTime]) -> StepOutput {
         let output = StepOutput::default();
         let Some(heard) = self.heard.take() else {
             return self.deliver(recording, Vec::new(), output);

@@ -44,6 +44,7 @@ mod context;
 mod decoder;
 mod encoder;
 mod given;
+mod given_passes;
 #[cfg(test)]
 mod golden;
 mod live;

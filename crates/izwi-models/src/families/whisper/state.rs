@@ -252,12 +252,10 @@ impl DecodingState {
     pub(super) fn record_logprobs(&mut self, (from, end): (usize, usize), logits: &[Vec<f32>]) {
         let pass = &mut self.pass;
         pass.recorded_rows = end;
-        let mut next = (from + 1).max(pass.prompt_len);
-        pass.logprobs.truncate(next - pass.prompt_len);
-        for logits in logits {
-            pass.logprobs.push(logprob(logits, pass.tokens[next] as usize));
-            next += 1;
-        }
+        let first = (from + 1).max(pass.prompt_len);
+        pass.logprobs.truncate(first - pass.prompt_len);
+        let tokens = pass.tokens.iter().skip(first);
+        pass.logprobs.extend(tokens.zip(logits).map(|(token, logits)| logprob(logits, *token as usize)));
     }
 }
 
