@@ -5,6 +5,7 @@
 
 mod access;
 mod access_log;
+mod alignments;
 mod barge_in;
 mod chat;
 mod clients;

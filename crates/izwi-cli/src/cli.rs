@@ -13,8 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm, say,
-    serve, service, status, transcribe, voices,
+    align, bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm,
+    say, serve, service, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,9 +22,10 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 13] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 14] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
+    ("align", Chosen::Sections(&[Section::Engine])),
     ("dictate", Chosen::Sections(&[Section::Engine])),
     ("chat", Chosen::Sections(&[Section::Engine])),
     ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
@@ -62,6 +63,7 @@ struct Cli {
 enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
+    Align(align::Args),
     Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
@@ -87,7 +89,9 @@ pub(crate) fn definition() -> clap::Command {
     let root = flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| {
         match command.get_name() {
             // The setting of this name is the TTS model.
-            "transcribe" | "dictate" => for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL)),
+            "transcribe" | "align" | "dictate" => {
+                for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL))
+            }
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
             "say" => for_one(command),
             "voices" => command.mut_subcommands(|inner| match inner.get_name() {
@@ -139,6 +143,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
+        Command::Align(args) => align::run(&args, &settings()?),
         Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
@@ -211,6 +216,7 @@ mod tests {
         for (path, common) in [
             ("say", &["--output", "--format", "--voice", "--model", "--speed"][..]),
             ("transcribe", &["--output", "--format", "--model", "--language"]),
+            ("align", &["--text", "--output", "--format", "--model", "--language"]),
             ("voices try", &["--output", "--model"]),
             ("serve", &["--host", "--port", "--devices", "--wyoming-open"]),
         ] {
@@ -294,6 +300,7 @@ mod tests {
         for command in [
             "izwi say",
             "izwi transcribe",
+            "izwi align",
             "izwi serve",
             "izwi service install",
             "izwi config show",

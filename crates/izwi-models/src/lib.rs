@@ -10,6 +10,7 @@ pub mod device_speeds;
 pub mod error;
 pub mod families;
 mod frame_driver;
+mod given_text;
 mod log_mel;
 #[cfg(test)]
 mod mini_engine;

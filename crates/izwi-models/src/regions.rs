@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use izwi_audio::vad::{VadModel, VadOptions};
-use izwi_types::SpeechDetection;
+use izwi_types::{InputError, SpeechDetection};
 
 /// Rate of the recordings.
 const SAMPLE_RATE_HZ: usize = 16_000;
@@ -73,6 +73,26 @@ pub(crate) fn find(vad: &VadModel, samples: &[f32], detection: Option<&SpeechDet
 pub(crate) fn whole(samples: &[f32]) -> Vec<Region> {
     let frames = samples.len().div_ceil(HOP);
     vec![Region { frames: 0..frames, speech_end: frames, speech: std::iter::once(0..frames).collect() }]
+}
+
+/// The regions of a recording that is aligned with a text: one, if a window holds them all.
+///
+/// # Errors
+/// There is no speech.
+pub(crate) fn joined(regions: Vec<Region>) -> Result<Vec<Region>, InputError> {
+    let [first, .., last] = &regions[..] else {
+        if regions.is_empty() {
+            let message = "the recording has no speech; send one in which the text is said".to_owned();
+            return Err(InputError { param: "audio", message });
+        }
+        return Ok(regions);
+    };
+    let (frames, speech_end) = (first.frames.start..last.frames.end, last.speech_end);
+    if frames.len() > WINDOW_FRAMES {
+        return Ok(regions);
+    }
+    let speech = regions.into_iter().flat_map(|region| region.speech).collect();
+    Ok(vec![Region { frames, speech_end, speech }])
 }
 
 /// Speech, in samples, as regions of a recording of `frames` frames.

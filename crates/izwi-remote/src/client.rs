@@ -284,6 +284,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         appends_text: false,
         chunks_ms: Vec::new(),
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod alignment_format;
 mod bare_errors;
 pub mod chunking;
 mod config;
@@ -49,6 +50,7 @@ pub use access::{
     BindError, HostError, KeyError, OriginError, check_allowed_host, check_allowed_origin, check_bind,
     check_key,
 };
+pub use alignment_format::AlignmentFormat;
 pub use config::{FilesError, InstanceError, ServerConfig, check_instance};
 pub use dialect::{Dialect, Dialects, TcpService};
 pub use error::ApiError;

@@ -129,7 +129,7 @@ pub(crate) fn detected(language: Option<&str>) -> Vec<LanguageObject> {
 }
 
 /// SubRip subtitles. <https://en.wikipedia.org/wiki/SubRip>
-fn srt(segments: &[Segment]) -> String {
+pub(crate) fn srt(segments: &[Segment]) -> String {
     let mut out = String::new();
     for (number, segment) in (1..).zip(segments) {
         let (start, end) = (clock(segment.start_s, ','), clock(segment.end_s, ','));
@@ -140,7 +140,7 @@ fn srt(segments: &[Segment]) -> String {
 }
 
 /// WebVTT captions. <https://www.w3.org/TR/webvtt1/>
-fn vtt(segments: &[Segment]) -> String {
+pub(crate) fn vtt(segments: &[Segment]) -> String {
     let mut out = String::from("WEBVTT\n\n");
     for segment in segments {
         let (start, end) = (clock(segment.start_s, '.'), clock(segment.end_s, '.'));

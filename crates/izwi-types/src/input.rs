@@ -59,7 +59,7 @@ impl SpeakInput {
     }
 }
 
-/// One recording to transcribe.
+/// One recording to transcribe, or to align with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenInput {
     /// Mono samples at [`ModelInfo::input_sample_rate_hz`](crate::ModelInfo::input_sample_rate_hz).
@@ -73,6 +73,9 @@ pub struct ListenInput {
     /// Set if the audio is appended while it is transcribed; `samples` are empty then. Milliseconds of audio from one text to
     /// the next: one of [`ModelInfo::chunks_ms`](crate::ModelInfo::chunks_ms).
     pub chunk_ms: Option<u32>,
+    /// What is said in the recording: its words are timed and nothing is transcribed. Only for models with
+    /// [`ModelInfo::aligns_text`](crate::ModelInfo::aligns_text).
+    pub text: Option<String>,
 }
 
 impl ListenInput {
@@ -84,6 +87,7 @@ impl ListenInput {
             is_streamed: false,
             window: None,
             chunk_ms: None,
+            text: None,
         }
     }
 

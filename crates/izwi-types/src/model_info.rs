@@ -30,6 +30,8 @@ pub struct ModelInfo {
     pub chunks_ms: Vec<u32>,
     /// Whether it tells when the words of a text are spoken.
     pub times_words: bool,
+    /// Whether it tells when the words of a given text are said in a recording.
+    pub aligns_text: bool,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.
@@ -54,6 +56,7 @@ impl ModelInfo {
             appends_text: false,
             chunks_ms: Vec::new(),
             times_words: false,
+            aligns_text: false,
             sampling: SamplingParams::GREEDY,
             weight_bytes,
             state_bytes: 0,

@@ -1,5 +1,6 @@
 //! The commands: arguments and behaviour, one file or folder each. A command uses no other command.
 
+pub(crate) mod align;
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;

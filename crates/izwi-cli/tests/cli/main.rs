@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
+mod align;
 #[cfg(target_os = "linux")]
 mod book;
 #[cfg(unix)]

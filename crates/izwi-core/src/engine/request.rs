@@ -46,11 +46,11 @@ pub struct EngineCoreRequest {
     pub id: RequestId,
     /// The task.
     pub task_type: Task,
-    /// Text to synthesise, or of the user's turn.
+    /// Text to synthesise, of the user's turn, or to align with the recording in place of a transcription.
     pub text: Option<String>,
     /// Text to synthesise that arrives while it is spoken, behind `text`. Only for models that append text.
     pub text_input: Option<TextInput>,
-    /// Recording to transcribe, or of the user's turn.
+    /// Recording to transcribe or to align with `text`, or of the user's turn.
     pub audio_input: Option<AudioInput>,
     /// Audio to transcribe that arrives while it is transcribed. Only for models that take it in chunks.
     pub audio_stream: Option<AudioStream>,
@@ -118,6 +118,12 @@ impl EngineCoreRequest {
     /// Speech to text, of audio that arrives while it is transcribed.
     pub fn listen(audio: AudioStream) -> Self {
         Self { audio_stream: Some(audio), is_streamed: true, ..Self::new(Task::Asr) }
+    }
+
+    /// The times of the words of `text`, which is said in `audio`: a transcript of this text. Only for models that align
+    /// texts. Of the options of a transcription only the language has an effect.
+    pub fn alignment(audio: impl Into<AudioInput>, text: impl Into<String>) -> Self {
+        Self { text: Some(text.into()), ..Self::asr(audio) }
     }
 
     /// A turn of a spoken conversation, with a user's message of audio, text or both.

@@ -115,6 +115,7 @@ fn toy() -> FrameDriver<Toy> {
         appends_text: false,
         chunks_ms: Vec::new(),
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

@@ -41,6 +41,8 @@ pub(crate) struct ModelObject {
     pub(crate) languages: Vec<String>,
     /// Whether it translates speech to English; unknown until it was loaded.
     pub(crate) translates: Option<bool>,
+    /// Whether it aligns a text with a recording; unknown until it was loaded.
+    pub(crate) aligns_text: Option<bool>,
     /// Whether it clones the voice of a recording; unknown until it was loaded.
     pub(crate) clones_voices: Option<bool>,
 }

@@ -1,5 +1,6 @@
 //! Wire types. No other module derives a serde type, and no wire type is used outside the server.
 
+pub(crate) mod alignment;
 pub(crate) mod catalogue;
 pub(crate) mod chat;
 pub mod error;

@@ -19,6 +19,8 @@ pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
 /// Formats of a transcript.
 pub(crate) const TRANSCRIPT_FORMATS: [&str; 5] = ["json", "text", "srt", "vtt", "verbose_json"];
+/// Formats of an alignment.
+pub(crate) const ALIGNMENT_FORMATS: [&str; 4] = ["json", "srt", "vtt", "textgrid"];
 
 /// Largest whole number of a field.
 const MAX_WHOLE: usize = usize::MAX;
@@ -160,6 +162,10 @@ pub(crate) fn speech_bit_rate() -> Object {
 pub(crate) fn transcript_format() -> Object {
     let description = "Form of the answer. With `stream` only `json` and `text`.";
     optional(&TRANSCRIPT_FORMATS, "json", description)
+}
+
+pub(crate) fn alignment_format() -> Object {
+    optional(&ALIGNMENT_FORMATS, "json", "Form of the answer.")
 }
 
 pub(crate) fn seed() -> Object {

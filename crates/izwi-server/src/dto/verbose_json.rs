@@ -98,6 +98,6 @@ fn verbose_segment((id, segment): (usize, &Segment)) -> VerboseSegment {
 }
 
 /// To whole milliseconds.
-fn rounded(seconds: f64) -> f64 {
+pub(crate) fn rounded(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }

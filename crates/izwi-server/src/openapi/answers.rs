@@ -6,6 +6,7 @@ use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder, Type};
 use utoipa::openapi::{Content, ContentBuilder, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
+use crate::dto::alignment::AlignmentObject;
 use crate::dto::speech::SpeechEvent;
 use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
 use crate::dto::verbose_json::VerboseTranscript;
@@ -100,8 +101,6 @@ impl IntoResponses for TranscriptBody {
         let json = AnyOfBuilder::new()
             .item(reference(TranscriptObject::name()))
             .item(reference(VerboseTranscript::name()));
-        let plain =
-            || ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build();
         let mut response = ResponseBuilder::new()
             .description(description)
             .content("application/json", ContentBuilder::new().schema(Some(json)).build());
@@ -111,6 +110,29 @@ impl IntoResponses for TranscriptBody {
         response = response.content("text/event-stream", events::<TranscriptEvent>());
         ok(with_headers(response, &STATISTICS))
     }
+}
+
+/// An alignment, in each of its formats.
+#[derive(Debug)]
+pub struct Alignment;
+
+impl IntoResponses for Alignment {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let description = "The words and their times: JSON, subtitles, or a TextGrid as plain text.";
+        let json = Ref::from_schema_name(AlignmentObject::name());
+        let mut response = ResponseBuilder::new()
+            .description(description)
+            .content("application/json", ContentBuilder::new().schema(Some(json)).build());
+        for media_type in ["text/plain", "application/x-subrip", "text/vtt"] {
+            response = response.content(media_type, plain());
+        }
+        ok(with_headers(response, &STATISTICS))
+    }
+}
+
+/// A body of text.
+fn plain() -> Content {
+    ContentBuilder::new().schema(Some(ObjectBuilder::new().schema_type(Type::String))).build()
 }
 
 fn ok(response: ResponseBuilder) -> BTreeMap<String, RefOr<Response>> {

@@ -9,6 +9,7 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::dto::alignment::AlignmentRequest;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::schemas::{self, number, seed, switch, text, whole};
 use crate::dto::speech::SpeechRequest;
@@ -66,6 +67,12 @@ impl OptionSchemas for TranscriptionRequest {
     }
 }
 
+impl OptionSchemas for AlignmentRequest {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)> {
+        Vec::new()
+    }
+}
+
 impl OptionSchemas for VoiceRequest {
     fn options() -> Vec<(&'static str, RefOr<Schema>)> {
         Vec::new()
@@ -80,6 +87,8 @@ pub struct Body<F>(PhantomData<F>);
 pub(crate) type SpeechBody = Body<SpeechRequest>;
 /// The JSON body of a transcription.
 pub type TranscriptionBody = Body<TranscriptionRequest>;
+/// The JSON body of an alignment.
+pub(crate) type AlignmentBody = Body<AlignmentRequest>;
 
 impl<F: OptionSchemas> PartialSchema for Body<F> {
     fn schema() -> RefOr<Schema> {
@@ -101,6 +110,8 @@ impl<F: OptionSchemas> ToSchema for Body<F> {
 
 /// The form of a transcription.
 pub type TranscriptionForm = Form<TranscriptionRequest>;
+/// The form of an alignment.
+pub(crate) type AlignmentForm = Form<AlignmentRequest>;
 /// The form of making a voice.
 pub(crate) type VoiceForm = Form<VoiceRequest>;
 

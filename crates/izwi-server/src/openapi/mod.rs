@@ -13,15 +13,16 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-pub use self::answers::{SpeechAudio, TranscriptBody, audio_responses};
-pub(crate) use self::bodies::{SpeechBody, VoiceForm};
+pub use self::answers::{Alignment, SpeechAudio, TranscriptBody, audio_responses};
+pub(crate) use self::bodies::{AlignmentBody, AlignmentForm, SpeechBody, VoiceForm};
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{
-    CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals,
-    SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals,
-    VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
+    AlignmentRefusals, CatalogueRefusals, LoadRefusals, NotReadyRefusals, PageRefusals, PullRefusals,
+    SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals,
+    UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
+use crate::dto::alignment::AlignmentObject;
 use crate::dto::error::ErrorEnvelope;
 use crate::dto::speech::SpeechEvent;
 use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
@@ -116,6 +117,7 @@ fn event_schemas() -> Map<String, Value> {
     let mut schemas = Vec::new();
     add::<ErrorEnvelope>(&mut schemas);
     add::<SpeechEvent<'_>>(&mut schemas);
+    add::<AlignmentObject>(&mut schemas);
     add::<TranscriptEvent>(&mut schemas);
     add::<TranscriptObject>(&mut schemas);
     add::<VerboseTranscript>(&mut schemas);

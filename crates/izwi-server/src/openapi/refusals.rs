@@ -32,6 +32,8 @@ refusals! {
     SpeechRefusals = body + model + loading + voice + recording + generation;
     /// Errors of a transcription.
     TranscriptionRefusals = body + model + loading + recording + generation;
+    /// Errors of an alignment.
+    AlignmentRefusals = body + model + loading + recording + generation;
     /// Errors of making a voice.
     VoiceCreationRefusals = body + model + loading + recording + saving + generation;
     /// Errors of reading voices.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use izwi_core::engine::{SamplingParams, SpeechOptions};
 
 use super::*;
+use crate::alignment_format::AlignmentFormat;
 use crate::dialect::Dialects;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::schemas;
@@ -181,4 +182,5 @@ fn the_formats_are_those_that_are_read() {
     assert_eq!(speech[..speech.len() - 1], names[..], "and null");
     assert_eq!(encoding::for_http(None).unwrap().0.name, schemas::SPEECH_FORMAT);
     assert_eq!(TranscriptFormat::names(), schemas::TRANSCRIPT_FORMATS);
+    assert_eq!(AlignmentFormat::names(), schemas::ALIGNMENT_FORMATS);
 }

@@ -1,5 +1,6 @@
 //! The route table, and the middleware of all routes.
 
+mod alignments;
 mod catalogue;
 mod docs;
 mod models;
@@ -113,6 +114,7 @@ fn recordings(config: &ServerConfig) -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(transcriptions::transcribe))
         .routes(routes!(transcriptions::translate))
+        .routes(routes!(alignments::create))
         .routes(routes!(voices::list, voices::create))
         .layer(DefaultBodyLimit::max(config.max_request_bytes()))
 }

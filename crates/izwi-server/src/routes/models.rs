@@ -126,6 +126,7 @@ fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {
         sample_rate: profile.map(|profile| profile.info.sample_rate_hz),
         languages: profile.map(|profile| profile.info.languages.clone()).unwrap_or_default(),
         translates: profile.map(|profile| profile.info.translates),
+        aligns_text: profile.map(|profile| profile.info.aligns_text),
         clones_voices: profile.map(|profile| profile.info.clones_voices),
         id,
     }

@@ -3,6 +3,7 @@
 use izwi_types::{ChunkingStrategy, OptionValue, TranscriptionOptions, VadFields, excerpt};
 use serde::de::DeserializeOwned;
 
+use crate::dto::alignment::AlignmentRequest;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
@@ -117,6 +118,36 @@ fn set_option(options: &mut TranscriptionOptions, part: &str, text: String) -> R
         }
     }
     Ok(())
+}
+
+impl RecordingFields for AlignmentRequest {
+    const FILES: &'static [&'static str] = &["file"];
+    const MEMBERS: &'static [&'static str] = &["audio", "audio_base64"];
+
+    fn texts() -> Vec<TextPart> {
+        const NAMES: [&str; 5] = ["model", "text", "language", "response_format", "priority"];
+        NAMES.map(|name| TextPart { name, repeats: false }).into()
+    }
+
+    fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {
+        parse_json_telling(json)
+    }
+
+    fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
+        vec![("audio", self.audio.take()), ("audio_base64", self.audio_base64.take())]
+    }
+
+    fn take_text(&mut self, name: &str, text: String) -> Result<(), ApiError> {
+        match name {
+            "model" => self.model = Some(text),
+            "text" => self.text = text,
+            "language" => self.language = Some(text),
+            "response_format" => self.response_format = Some(text),
+            "priority" => self.priority = Some(text),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 impl RecordingFields for VoiceRequest {

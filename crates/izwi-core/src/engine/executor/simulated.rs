@@ -299,6 +299,7 @@ impl SimulatedExecutor {
             appends_text: model.appends_text,
             chunks_ms: Vec::new(),
             times_words: model.times_words && !model.autoregressive,
+            aligns_text: model.transcribes,
             sampling: GenerationParams::default().sampling,
             weight_bytes: 0,
             state_bytes: model.state_bytes,

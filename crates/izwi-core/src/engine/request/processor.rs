@@ -208,9 +208,9 @@ impl RequestProcessor {
         let longest = self.config.max_audio_duration;
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
-        let (is_streamed, window) = (request.is_streamed, request.window);
+        let (is_streamed, window, text) = (request.is_streamed, request.window, request.text);
         let chunk_ms = request.audio_stream.map(|audio| audio.chunk_ms());
-        Ok(Input::Listen(ListenInput { samples, options, is_streamed, window, chunk_ms }))
+        Ok(Input::Listen(ListenInput { samples, options, is_streamed, window, chunk_ms, text }))
     }
 
     /// The input of a turn: the conversation so far, with the request's own message appended.
@@ -374,15 +374,21 @@ impl RequestProcessor {
         if request.task_type == Task::Tts && text.trim().is_empty() {
             return Err(EngineError::invalid("input", "input is empty; send some text"));
         }
+        let param = if request.task_type == Task::Asr { "text" } else { "input" };
         let chars = text.chars().take(MAX_TEXT_CHARS + 1).count();
         if chars > MAX_TEXT_CHARS {
-            let message = format!("input has more than {MAX_TEXT_CHARS} characters; send it in parts");
-            return Err(EngineError::invalid("input", message));
+            let message = format!("{param} has more than {MAX_TEXT_CHARS} characters; send it in parts");
+            return Err(EngineError::invalid(param, message));
         }
         let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
         audio_stream::check(request, profile)?;
         if request.task_type == Task::Asr && no_audio && request.audio_stream.is_none() {
             return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
+        }
+        if request.task_type == Task::Asr && request.text.is_some() && !profile.info.aligns_text {
+            let message =
+                format!("model '{}' does not align a text with a recording; choose another", profile.model);
+            return Err(EngineError::invalid("model", message));
         }
         if request.task_type == Task::Chat {
             self.check_chat(&request.chat, no_audio && text.trim().is_empty())?;

@@ -105,6 +105,7 @@ impl Hibari {
                 appends_text: false,
                 chunks_ms: Vec::new(),
                 times_words: true,
+                aligns_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

@@ -157,6 +157,7 @@ impl Kokoro {
                 appends_text: false,
                 chunks_ms: Vec::new(),
                 times_words: true,
+                aligns_text: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

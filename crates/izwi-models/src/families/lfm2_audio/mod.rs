@@ -158,6 +158,7 @@ impl LfmAudio {
             appends_text: false,
             chunks_ms: Vec::new(),
             times_words: false,
+            aligns_text: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,

@@ -417,3 +417,45 @@ fn parakeet_golden_eight_bits_are_near_the_reference() {
     println!("{ratio_db:.1} dB");
     assert!(ratio_db > 20.0, "{ratio_db} dB");
 }
+
+#[test]
+fn parakeet_golden_a_given_text_is_spelt_on_its_likeliest_path() {
+    let model = model("ctc");
+    let samples: Arc<[f32]> = values(&SET.tensors("ctc.a")["audio"]).into();
+    let Head::Ctc { output, blank } = &model.head else { panic!("the head is no CTC head") };
+    let encoded = model.encoder.forward(&[&model.front_end.frames(&samples)]).unwrap();
+    let logits = output.forward(&encoded).unwrap().to_vec2::<f32>().unwrap();
+    let likeliest: Vec<usize> = logits.iter().map(|row| argmax(row)).collect();
+    let tokens: Vec<u32> = collapse(&logits, *blank).iter().map(|token| token.token).collect();
+    let path = given::spell(&logits, &tokens, *blank, true);
+    assert_eq!(path.len(), tokens.len());
+    for (row, &likely) in likeliest.iter().enumerate() {
+        let at = path.iter().position(|spelled| (spelled.start..spelled.end).contains(&row));
+        assert_eq!(at.map_or(*blank, |at| tokens[at] as usize), likely, "row {row}");
+    }
+    let open = given::spell(&logits, &[tokens.clone(), tokens.clone()].concat(), *blank, false);
+    assert!((tokens.len()..2 * tokens.len()).contains(&open.len()), "the stretch ends the path");
+
+    let text = model.vocabulary.decode(&tokens);
+    let mut input = ListenInput { text: Some(text.clone()), ..ListenInput::plain(Arc::clone(&samples)) };
+    input.window = Some(LiveWindow::default());
+    let aligned = run(&model, input);
+    let words: Vec<Word> = aligned.segments.iter().flat_map(|segment| segment.words.clone()).collect();
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(plain(&words.iter().map(|word| word.text.as_str()).collect::<String>()), plain(&text));
+    assert!(words.is_sorted_by(|before, after| before.end_s <= after.start_s), "{words:?}");
+}
+
+#[test]
+fn words_are_spelt_by_the_pairs_that_were_learnt_first() {
+    let model = model("ctc");
+    for word in ["the", " The,", "x"] {
+        let tokens = model.vocabulary.spell(word);
+        let spelt = model.vocabulary.decode(&tokens);
+        assert!(
+            tokens.is_empty() || spelt == word.trim().to_lowercase().replace(',', "") || spelt == word.trim(),
+            "{spelt}"
+        );
+    }
+    assert!(model.vocabulary.spell(&"a".repeat(1000)).is_empty());
+}

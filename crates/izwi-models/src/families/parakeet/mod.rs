@@ -13,13 +13,16 @@ use candle_core::Tensor;
 use izwi_audio::vad::VadModel;
 
 use self::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ, nemo_name};
+use self::given::Given;
 use self::live::Live;
 use self::transducer::{Search, Transducer};
 use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
 use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel, Stream};
+use crate::given_text::{self, GivenText};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
+use crate::text::spoken_words::WordFinder;
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -32,6 +35,7 @@ use izwi_types::{
 };
 
 mod config;
+mod given;
 #[cfg(test)]
 mod golden;
 mod live;
@@ -62,6 +66,7 @@ struct Parakeet {
     chunks: Vec<usize>,
     head: Head,
     vocabulary: Vocabulary,
+    words: WordFinder,
     vad: VadModel,
     /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
@@ -83,6 +88,8 @@ struct Recording {
     wants: Wants,
     /// Words of a window of live audio that are decided, and not part of its transcript.
     decided: usize,
+    /// The text that is aligned, where one is given.
+    given: Option<Given>,
 }
 
 /// What is told of a transcript.
@@ -100,6 +107,13 @@ struct Stretch {
     mel: Mel,
 }
 
+impl Stretch {
+    /// Its start in the recording, in seconds.
+    fn start_s(&self) -> f64 {
+        (self.start * HOP) as f64 / SAMPLE_RATE_HZ as f64
+    }
+}
+
 /// Some frames of a stretch.
 #[derive(Debug)]
 struct Piece {
@@ -114,6 +128,8 @@ struct Progress {
     begun: Option<(Stream, Search)>,
     /// Tokens of its sentences that may go on.
     pending: Vec<Timed>,
+    /// Words of a given text.
+    given: given_text::Progress,
 }
 
 impl Parakeet {
@@ -136,6 +152,7 @@ impl Parakeet {
             info: ModelInfo {
                 state_bytes: encoder.stream_bytes(),
                 chunks_ms: live::chunks_ms(&config, &front_end),
+                aligns_text: matches!(head, Head::Ctc { .. }),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
             front_end,
@@ -143,6 +160,7 @@ impl Parakeet {
             chunks: config.chunks,
             head,
             vocabulary,
+            words: WordFinder::new()?,
             vad: options.vad.clone(),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
         })
@@ -167,6 +185,28 @@ impl Parakeet {
         let encoded = self.encoder.forward(spectra)?;
         let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
         self.head.decode(&encoded, &counts)
+    }
+
+    /// The segments that stretches complete, each with its given text.
+    fn align(&self, shares: &mut [&mut Share<'_>]) -> Result<Vec<Vec<Segment>>, Error> {
+        let Head::Ctc { output, blank } = &self.head else { return Ok(Vec::new()) };
+        let spectra: Vec<&Mel> = shares.iter().filter_map(|share| Some(&share.piece.as_ref()?.0)).collect();
+        if spectra.is_empty() {
+            return Ok(Vec::new());
+        }
+        let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
+        let logits = output.forward(&self.encoder.forward(&spectra)?)?.to_vec2::<f32>()?;
+        let mut rest = logits.as_slice();
+        let aligned = shares.iter_mut().zip(counts).map(|(share, count)| {
+            let (own, others) = rest.split_at(count);
+            rest = others;
+            let Source::Recording(Recording { given: Some(given), .. }, Some(stretch)) = share.source else {
+                return Err(Error::Internal("there is nothing to align"));
+            };
+            let at = |row: usize| stretch.start_s() + row as f64 * ROW_S;
+            Ok(given.align(&mut share.progress.given, own, *blank, at, share.finished))
+        });
+        aligned.collect()
     }
 
     /// As [`Self::transcribe`] for the next frames of stretches, if they are computed chunk by chunk, each with the rows of
@@ -359,6 +399,13 @@ enum Source<'a> {
     Live(&'a Live),
 }
 
+impl Source<'_> {
+    /// Whether its words are given.
+    fn is_given(&self) -> bool {
+        matches!(self, Self::Recording(Recording { given: Some(_), .. }, _))
+    }
+}
+
 impl Parakeet {
     fn share<'a, 'b: 'a>(&self, entry: &'a mut BatchEntry<'b>) -> Result<Share<'a>, Error> {
         let foreign = Error::Internal("an entry was prepared by another family");
@@ -424,6 +471,7 @@ impl SpeechModel for Parakeet {
                 (regions::find(&self.vad, &input.samples, detection.as_ref()), longest)
             }
         };
+        let regions = if input.text.is_some() { regions::joined(regions)? } else { regions };
         // Speech without a pause is cut where it is too long for one pass.
         let pieces = regions.into_iter().flat_map(|Region { frames: Range { start, end }, .. }| {
             (start..end).step_by(longest).map(move |at| at..end.min(at.saturating_add(longest)))
@@ -442,7 +490,14 @@ impl SpeechModel for Parakeet {
         if units.is_empty() {
             units.push(1);
         }
-        let recording = Recording { stretches, pieces, wants, decided };
+        let duration_s = input.samples.len() as f64 / SAMPLE_RATE_HZ as f64;
+        let given = input.text.as_deref().map(|text| {
+            let language = options.language.as_deref().and_then(languages::code_of);
+            let text = GivenText::new(&self.words, text, language.as_deref(), duration_s)?;
+            Ok(Given::new(text, &self.vocabulary))
+        });
+        let given = given.transpose()?;
+        let recording = Recording { stretches, pieces, wants, decided, given };
         Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
     }
 
@@ -465,16 +520,25 @@ impl SpeechModel for Parakeet {
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let mut shares: Vec<_> = batch.iter_mut().map(|entry| self.share(entry)).collect();
         let (mut frames, mut progress) = (Vec::new(), Vec::new());
+        let mut aligning = Vec::new();
         for share in shares.iter_mut().flatten() {
-            if let Some((mel, chunk)) = &share.piece {
+            if share.source.is_given() {
+                aligning.extend(share.piece.is_some().then_some(share));
+            } else if let Some((mel, chunk)) = &share.piece {
                 frames.push(mel);
                 progress.push((&mut *share.progress, *chunk));
             }
         }
         let mut found = self.go_on(&frames, &mut progress)?.into_iter();
+        let mut aligned = self.align(&mut aligning)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
             let Share { source, progress, piece, ends, finished } = share?;
             let missing = Error::Internal("the network has no result for a stretch");
+            if source.is_given() {
+                let segments = piece.map_or(Ok(Vec::new()), |_| aligned.next().ok_or(missing))?;
+                let text = segments.iter().map(|segment| segment.text.as_str()).collect();
+                return Ok(StepOutput { text, segments, finished, ..StepOutput::default() });
+            }
             let tokens = piece.map_or(Ok(Vec::new()), |_| found.next().ok_or(missing))?;
             let output = match source {
                 Source::Recording(_, None) => StepOutput::default(),

@@ -1,5 +1,6 @@
 //! Pieces of text of a checkpoint: `tokenizer.json` or `tokenizer.model`, and words made of them. Knows no tensor.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use regex::Regex;
@@ -10,6 +11,8 @@ use izwi_nn::Error;
 
 /// Begins a piece that begins a word.
 const SPACE: char = '\u{2581}';
+/// Bytes of the longest word that is spelt.
+const MAX_LETTERS: usize = 256;
 /// What an unknown piece is decoded to.
 const UNKNOWN: &str = " \u{2047} ";
 
@@ -17,6 +20,8 @@ const UNKNOWN: &str = " \u{2047} ";
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     pieces: Vec<Piece>,
+    /// Ids of the pieces by name.
+    ids: HashMap<String, u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +118,34 @@ impl Vocabulary {
             };
             Piece { bytes, kind }
         };
-        Ok(Self { pieces: names.into_iter().map(piece).collect() })
+        let ids = names.iter().zip(0..).map(|(name, id)| (name.clone(), id)).collect();
+        Ok(Self { ids, pieces: names.into_iter().map(piece).collect() })
+    }
+
+    /// The tokens of a word as its letters were learnt in pairs: the ids are in the order of the pairs. None if it has a letter
+    /// without a piece, or very many. Where no piece has a capital letter or mark, those of the word do not count.
+    pub(super) fn spell(&self, word: &str) -> Vec<u32> {
+        let known = |c: &char| self.ids.contains_key(&c.to_string());
+        let mut letters = SPACE.to_string();
+        for c in word.trim().chars() {
+            if known(&c) {
+                letters.push(c);
+            } else {
+                letters.extend(c.to_lowercase().filter(|c| c.is_alphanumeric()));
+            }
+        }
+        if letters.len() > MAX_LETTERS {
+            return Vec::new();
+        }
+        let mut parts: Vec<String> = letters.chars().map(String::from).collect();
+        loop {
+            let pairs = parts.windows(2).enumerate();
+            let joint = pairs.filter_map(|(at, pair)| Some((*self.ids.get(&pair.concat())?, at))).min();
+            let Some((_, at)) = joint else { break };
+            let second = parts.remove(at + 1);
+            parts[at].push_str(&second);
+        }
+        parts.iter().map(|part| self.ids.get(part).copied()).collect::<Option<Vec<u32>>>().unwrap_or_default()
     }
 
     /// Whether a token is none of text.

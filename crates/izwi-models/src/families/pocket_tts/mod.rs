@@ -172,6 +172,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         appends_text: false,
         chunks_ms: Vec::new(),
         times_words: false,
+        aligns_text: false,
         sampling: SamplingParams { temperature: config.default_temperature, ..SamplingParams::GREEDY },
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -7,14 +7,14 @@ use std::path::Path;
 use super::audio::{self, Window};
 use super::config::{Config, Purpose};
 use super::decoder::{Decoder, Piece, Span};
-use super::spoken_words::{SpokenWord, WordFinder, settled};
 use super::tokens::Vocabulary;
 use super::tower::Tower;
 use crate::families::LoadOptions;
 use crate::log_mel::FrontEnd;
+use crate::text::spoken_words::{SpokenWord, WordFinder};
 use izwi_nn::Error;
 use izwi_nn::kv_pool::KvPool;
-use izwi_nn::sampling::argmax;
+use izwi_nn::sampling::{argmax, logprob};
 
 /// Two marks follow a word: its start and its end.
 const MARKS: &str = "<timestamp><timestamp>";
@@ -35,12 +35,22 @@ pub(super) struct Aligner {
     pub(super) weight_bytes: usize,
 }
 
+/// Start and end of a word, in milliseconds from the start of its recording, and how likely they are.
+pub(super) type WordTime = ([u64; 2], f32);
+
 /// Words to align with a recording.
 #[derive(Debug)]
 pub(super) struct Alignment {
     /// Tokens after the rows of the recording.
     pub(super) after: Vec<u32>,
     pub(super) words: Vec<SpokenWord>,
+}
+
+impl Alignment {
+    /// Positions of the pass over windows and words.
+    pub(super) fn positions(&self, windows: &[Window]) -> usize {
+        1 + windows.last().map_or(0, |window| window.rows.end) + self.after.len()
+    }
 }
 
 impl Aligner {
@@ -87,11 +97,6 @@ impl Aligner {
         Alignment { after: self.vocabulary.encode(&format!("<|audio_end|>{marked}")), words }
     }
 
-    /// Positions of the pass over windows and words.
-    pub(super) fn positions(&self, windows: &[Window], alignment: &Alignment) -> usize {
-        1 + windows.last().map_or(0, |window| window.rows.end) + alignment.after.len()
-    }
-
     /// The logits of each mark, recordings one after another.
     ///
     /// # Errors
@@ -109,7 +114,7 @@ impl Aligner {
             let mut pieces = vec![Piece::Tokens(&start)];
             pieces.extend(encoded.by_ref().take(windows.len()).map(Piece::Heard));
             pieces.push(Piece::Tokens(&alignment.after));
-            let num_tokens = self.positions(windows, alignment);
+            let num_tokens = alignment.positions(windows);
             let first = num_tokens - alignment.after.len();
             let marks = alignment.after.iter().enumerate().filter(|(_, token)| **token == self.mark);
             let wanted = marks.map(|(at, _)| first + at).collect();
@@ -122,7 +127,7 @@ impl Aligner {
         self.decoder.forward(kv, &spans)
     }
 
-    /// Start and end of each word, in milliseconds from the start of its recording.
+    /// When each word is said.
     ///
     /// # Errors
     /// As [`Self::logits`].
@@ -130,13 +135,63 @@ impl Aligner {
         &self,
         kv: &mut KvPool,
         tasks: &[(&[Window], &Alignment)],
-    ) -> Result<Vec<Vec<[u64; 2]>>, Error> {
+    ) -> Result<Vec<Vec<WordTime>>, Error> {
         let logits = self.logits(kv, tasks)?;
-        let mut classes = logits.iter().map(|logits| argmax(logits) as u64 * self.step_ms);
+        let mut classes = logits.iter().map(|logits| {
+            let class = argmax(logits);
+            (class as u64 * self.step_ms, logprob(logits, class).exp())
+        });
         let times = tasks.iter().map(|(_, alignment)| {
-            let times: Vec<u64> = classes.by_ref().take(2 * alignment.words.len()).collect();
-            settled(&times).as_chunks().0.to_vec()
+            let found = classes.by_ref().take(2 * alignment.words.len());
+            let (times, likely): (Vec<u64>, Vec<f32>) = found.unzip();
+            let likely = likely.as_chunks::<2>().0.iter().map(|[start, end]| (start + end) / 2.0);
+            settled(&times).as_chunks().0.iter().copied().zip(likely).collect()
         });
         Ok(times.collect())
     }
+}
+
+/// Times that never go back: those that do are moved between the others, of which as many as possible stay.
+pub(super) fn settled(times: &[u64]) -> Vec<u64> {
+    let mut chains: Vec<(usize, Option<usize>)> = Vec::with_capacity(times.len()); // length, the one before
+    for time in times {
+        let mut chain = (1, None);
+        for (before, (length, _)) in chains.iter().enumerate() {
+            if times[before] <= *time && length + 1 > chain.0 {
+                chain = (length + 1, Some(before));
+            }
+        }
+        chains.push(chain);
+    }
+    let longest = chains.iter().map(|(length, _)| *length).max();
+    let mut next = chains.iter().position(|(length, _)| Some(*length) == longest);
+    let mut stays = vec![false; times.len()];
+    while let Some(at) = next {
+        stays[at] = true;
+        next = chains[at].1;
+    }
+    let mut settled = times.to_vec();
+    let mut start = 0;
+    for run in stays.chunk_by(|a, b| a == b) {
+        let range = start..start + run.len();
+        start = range.end;
+        if run[0] {
+            continue;
+        }
+        let before = range.start.checked_sub(1).map(|at| times[at]);
+        let after = times.get(range.end).copied();
+        for (index, at) in range.clone().enumerate() {
+            settled[at] = match (before, after) {
+                (Some(before), Some(after)) if run.len() > 2 => {
+                    let step = (after - before) as f64 / (run.len() + 1) as f64;
+                    (before as f64 + step * (index + 1) as f64) as u64
+                }
+                (Some(before), Some(_)) if index < run.len() - index => before,
+                (Some(before), None) => before,
+                (_, Some(after)) => after,
+                (None, None) => times[at],
+            };
+        }
+    }
+    settled
 }

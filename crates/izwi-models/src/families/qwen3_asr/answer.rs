@@ -1,6 +1,7 @@
 //! From what the network writes to language and text. Source: the Python package `qwen-asr` 0.0.6.
 
 use super::tokens::MARK;
+use crate::text::spoken_words::is_space;
 use izwi_types::languages;
 
 /// Codes of the languages that the model card lists.
@@ -12,11 +13,6 @@ pub(super) const LANGUAGES: [&str; 30] = [
 const REPEATS: usize = 20;
 /// The longest unit that is looked for, in characters or tokens.
 const LONGEST_UNIT: usize = 20;
-
-/// Whether a character separates words: white space, and the separators of ASCII, as Python has it.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
-}
 
 fn trimmed(text: &str) -> &str {
     text.trim_matches(is_space)

@@ -98,6 +98,7 @@ pub(super) fn recording(model: &Qwen3Asr, stretch: Stretch, context: &str, answe
         max_tokens_per_step: 512,
         has_logprobs: true,
         has_words: false,
+        given: None,
     }
 }
 

@@ -4,12 +4,12 @@ use candle_core::IndexOp;
 use serde::Deserialize;
 
 use super::super::golden_set::{self, TOLERANCE, compare, ids, values};
-use super::aligner::{Aligner, Alignment};
+use super::aligner::{Aligner, Alignment, settled};
 use super::golden::{MEL_TOLERANCE, Pieces, SET, cuts, generate, model, recording, wave};
-use super::spoken_words::{SpokenWord, WordFinder, cut, settled};
 use super::tests::{assert_same, in_pieces};
 use super::*;
 use crate::mini_engine::{MiniEngine, alone};
+use crate::text::spoken_words::{SpokenWord, WordFinder, cut};
 use izwi_types::Precision;
 
 fn aligner() -> Aligner {
@@ -98,8 +98,9 @@ fn check_case(aligner: &Aligner, name: &str) {
         let alone = aligner.logits(&mut kv, &borrowed[row..=row]).unwrap();
         golden_set::assert_same("alone", &alone.concat(), &ours.concat());
         let raw: Vec<u64> = case.raw_ms[row].iter().map(|&ms| ms as u64).collect();
-        assert_eq!(settled(&raw).as_chunks::<2>().0, times[row], "{label}");
-        for ([start, end], item) in times[row].iter().zip(items) {
+        let times: Vec<[u64; 2]> = times[row].iter().map(|(times, _)| *times).collect();
+        assert_eq!(settled(&raw).as_chunks::<2>().0, times, "{label}");
+        for ([start, end], item) in times.iter().zip(items) {
             assert_eq!((*start as f64 / 1e3, *end as f64 / 1e3), (item.start, item.end), "{label}");
         }
     }
@@ -197,7 +198,7 @@ fn qwen3_asr_golden_times_of_words_in_pieces() {
         let alignment = aligner.alignment(words);
         let windows = aligner.windows(&audio::padded(&samples[piece.clone()]));
         let times = aligner.times(&mut kv, &[(&windows, &alignment)]).unwrap().remove(0);
-        for (word, [start, end]) in alignment.words.iter().zip(times) {
+        for (word, ([start, end], _)) in alignment.words.iter().zip(times) {
             let item = theirs.next().unwrap();
             let at = |ms: u64| ms as f64 / 1e3 + piece.start as f64 / SAMPLE_RATE_HZ as f64;
             assert_eq!(word.text, item.text);

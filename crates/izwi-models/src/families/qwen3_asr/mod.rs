@@ -13,10 +13,11 @@ use self::aligner::Aligner;
 use self::audio::Window;
 use self::config::{CHUNK_FRAMES, CHUNK_ROWS, Config, Purpose};
 use self::decoder::{Decoder, Span};
-use self::state::{Decided, Recording, SPARE_TOKENS, State, Stretch, TOKENS_PER_S};
+use self::state::{Decided, Given, Recording, SPARE_TOKENS, State, Stretch, TOKENS_PER_S, spoken};
 use self::tokens::{Prompt, Vocabulary};
 use self::tower::Tower;
 use super::LoadOptions;
+use crate::given_text::GivenText;
 use crate::log_mel::{FrontEnd, HOP, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, WINDOW_FRAMES};
@@ -42,7 +43,6 @@ mod golden_aligner;
 mod golden_live;
 #[cfg(test)]
 mod golden_text;
-mod spoken_words;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -123,6 +123,7 @@ impl Qwen3Asr {
         Ok(Self {
             info: ModelInfo {
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
+                aligns_text: aligner.is_some(),
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
@@ -172,6 +173,14 @@ impl Qwen3Asr {
         }
     }
 
+    /// The text to align with a recording of `samples`.
+    fn given(&self, text: &str, language: Option<&str>, samples: usize) -> Result<Given, InputError> {
+        let aligner =
+            self.aligner.as_ref().ok_or_else(|| InputError::other_task("aligns no text", "model"))?;
+        let text = GivenText::new(&aligner.words, text, language, samples as f64 / SAMPLE_RATE_HZ as f64)?;
+        Ok(Given { whole: Arc::new(aligner.alignment(text.words.iter().map(spoken).collect())), text })
+    }
+
     /// What the transcript of a live window begins with; `None` for nothing.
     fn decided(&self, text: &str) -> Option<Decided> {
         let tokens = self.vocabulary.encode(self.vocabulary.plain(text).trim_start());
@@ -208,7 +217,7 @@ impl Qwen3Asr {
         let aligner = self.aligner.as_ref().ok_or_else(missing)?;
         let tasks = shares.iter().map(|(_, share)| {
             let heard = share.state.heard.as_ref().ok_or_else(missing)?;
-            Ok((&share.state.stretch(share.recording)?.aligned[..], &heard.alignment))
+            Ok((&share.state.stretch(share.recording)?.aligned[..], &*heard.alignment))
         });
         let times = aligner.times(kv, &tasks.collect::<Result<Vec<_>, Error>>()?)?;
         for ((place, share), times) in shares.into_iter().zip(times) {
@@ -258,6 +267,7 @@ fn share<'a>(entry: &'a mut BatchEntry<'_>) -> Result<Option<Share<'a>>, Error> 
     let Some(state) = state else { return Ok(None) };
     let positions = entry.start..entry.start + entry.num_tokens;
     if state.heard.is_some() {
+        // Its work is one unit.
         return Ok(Some(Share { recording, state, positions, block_table: entry.block_table }));
     }
     if positions.is_empty() || positions.end > state.known() {
@@ -309,18 +319,22 @@ impl SpeechModel for Qwen3Asr {
             return Err(InputError { param: "audio", message });
         }
         let samples = within_scale(&input.samples);
+        let given = input.text.as_deref().map(|text| self.given(text, language.as_deref(), samples.len()));
+        let given = given.transpose()?;
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let regions = match input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up) {
             true => regions::whole(&samples),
             false => regions::find(&self.vad, &samples, options.detection().as_ref()),
         };
+        let regions = if given.is_some() { regions::joined(regions)? } else { regions };
         let pieces = regions.into_iter().flat_map(|region| {
             let start = region.frames.start * HOP;
             let heard = &samples[start..samples.len().min(region.frames.end * HOP)];
             let pieces = audio::pieces(heard, longest).into_iter();
             pieces.map(move |piece| start + piece.start..start + piece.end)
         });
-        let stretches = pieces.map(|piece| self.stretch(&samples, piece, options.words()));
+        let has_words = options.words() || given.is_some();
+        let stretches = pieces.map(|piece| self.stretch(&samples, piece, has_words));
         let recording = Recording {
             stretches: stretches.filter(|stretch| stretch.rows() > 0).collect(),
             prompt,
@@ -332,7 +346,8 @@ impl SpeechModel for Qwen3Asr {
             seed: input.seed(),
             max_tokens_per_step: limits.max_tokens_per_step,
             has_logprobs: options.logprobs(),
-            has_words: options.words(),
+            has_words,
+            given,
         };
         let work = State::new(&recording).map_or(Work::Units([1].into()), |state| state.work(&recording));
         Ok(Prepared::new(work, Arc::new(recording)))

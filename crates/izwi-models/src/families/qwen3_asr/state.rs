@@ -3,16 +3,19 @@
 //! Knows no network.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::aligner::{Aligner, Alignment};
+use super::aligner::{Aligner, Alignment, WordTime};
 use super::answer::{self, is_spaced};
 use super::audio::Window;
 use super::decoder::Piece;
-use super::spoken_words;
 use super::tokens::{Prompt, Vocabulary};
+use crate::given_text::{GivenText, GivenWord, Progress, SaidWord};
 use crate::log_mel::SAMPLE_RATE_HZ;
+use crate::text::heard::heard;
+use crate::text::spoken_words::{self, SpokenWord};
 use izwi_nn::Error;
 use izwi_nn::sampling::{Draw, Draws, logprob, mix};
 use izwi_types::{EncoderWork, SamplingParams, Segment, StepOutput, TokenLogprob, Word, Work, languages};
@@ -41,6 +44,21 @@ pub(super) struct Recording {
     pub(super) max_tokens_per_step: usize,
     pub(super) has_logprobs: bool,
     pub(super) has_words: bool,
+    /// The text that is aligned, where one is given.
+    pub(super) given: Option<Given>,
+}
+
+/// A text, and the alignment of all of it, for a recording of one stretch. Stretches of a longer one are transcribed first: the
+/// words of the text that the transcript comes from are aligned.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) text: GivenText,
+    pub(super) whole: Arc<Alignment>,
+}
+
+/// A word of the text as the aligner takes it.
+pub(super) fn spoken(word: &GivenWord) -> SpokenWord {
+    SpokenWord { text: word.said.clone(), place: word.letters.clone() }
 }
 
 /// What the transcript of a live window begins with.
@@ -89,13 +107,17 @@ pub(super) struct State {
     last: Option<char>,
     /// The transcript of the stretch while its words are aligned.
     pub(super) heard: Option<Heard>,
+    /// Words of a given text that are timed.
+    progress: Progress,
 }
 
 /// A transcript whose words are aligned.
 #[derive(Debug)]
 pub(super) struct Heard {
     segment: Segment,
-    pub(super) alignment: Alignment,
+    pub(super) alignment: Arc<Alignment>,
+    /// Words of a given text before the aligned ones, which are not found.
+    skipped: usize,
 }
 
 impl State {
@@ -111,8 +133,16 @@ impl State {
             encoded: Vec::new(),
             last: None,
             heard: None,
+            progress: Progress::default(),
         };
-        state.begin(recording, 0).then_some(state)
+        if !state.begin(recording, 0) {
+            return None;
+        }
+        if let (Some(given), [_]) = (&recording.given, &recording.stretches[..]) {
+            let alignment = Arc::clone(&given.whole);
+            state.heard = Some(Heard { segment: Segment::default(), alignment, skipped: 0 });
+        }
+        Some(state)
     }
 
     /// Moves to a stretch, if there is one.
@@ -147,8 +177,12 @@ impl State {
         recording.stretches.get(self.stretch).ok_or(unknown)
     }
 
-    /// The work of the pass over the known positions.
+    /// The work of the pass over the known positions, or that of the aligner.
     pub(super) fn work(&self, recording: &Recording) -> Work {
+        if let (Some(heard), Some(stretch)) = (&self.heard, recording.stretches.get(self.stretch)) {
+            let positions = heard.alignment.positions(&stretch.aligned);
+            return Work::Units([positions.min(recording.max_tokens_per_step).max(1)].into());
+        }
         let before = recording.prompt.before.len();
         let windows = recording.stretches.get(self.stretch).map_or(&[][..], |stretch| &stretch.windows);
         let heard = windows.iter().flat_map(|window| {
@@ -271,31 +305,61 @@ impl State {
     ) -> StepOutput {
         let segment = self.segment(recording, stretch, vocabulary);
         if let (Some(segment), Some(aligner)) = (&segment, aligner) {
-            let words = aligner.words.words(&segment.text, self.language.as_deref());
+            let (words, skipped) = match &recording.given {
+                Some(given) => self.share(given, &segment.text),
+                None => (aligner.words.words(&segment.text, self.language.as_deref()), 0),
+            };
             if !words.is_empty() {
-                let alignment = aligner.alignment(words);
-                let positions = aligner.positions(&stretch.aligned, &alignment);
-                let cost = positions.min(recording.max_tokens_per_step).max(1);
-                output.next_pass = Some(Work::Units([cost].into()));
-                self.heard = Some(Heard { segment: segment.clone(), alignment });
+                let alignment = Arc::new(aligner.alignment(words));
+                self.heard = Some(Heard { segment: segment.clone(), alignment, skipped });
+                output.next_pass = Some(self.work(recording));
                 return output;
             }
         }
-        self.deliver(recording, segment, output)
+        self.deliver(recording, segment.into_iter().filter(|_| recording.given.is_none()).collect(), output)
+    }
+
+    /// The words of a text that a transcript comes from, and how many before them are not found.
+    fn share(&self, given: &Given, transcript: &str) -> (Vec<SpokenWord>, usize) {
+        let rest = &given.text.words[self.progress.timed()..];
+        let found = heard(rest.iter().map(|word| word.said.as_str()), transcript);
+        (rest[found.clone()].iter().map(spoken).collect(), found.start)
+    }
+
+    /// Delivers the words of a given text with the times of the aligner.
+    fn align_given(
+        &mut self,
+        recording: &Recording,
+        given: &Given,
+        heard: &Heard,
+        times: &[WordTime],
+    ) -> StepOutput {
+        let samples = recording.stretches.get(self.stretch).map_or(0..0, |stretch| stretch.samples.clone());
+        let [start_s, end_s] = [samples.start, samples.end].map(|at| at as f64 / SAMPLE_RATE_HZ as f64);
+        let at = |ms: u64| (start_s + ms as f64 / 1e3).min(end_s);
+        let said = times.iter().map(|&([start, end], probability)| {
+            Some(SaidWord { start_s: at(start), end_s: at(end), probability })
+        });
+        let segments = self.progress.add(&given.text, std::iter::repeat_n(None, heard.skipped).chain(said));
+        self.deliver(recording, segments, StepOutput::default())
     }
 
     /// Delivers the transcript of the stretch with the times of its words, in milliseconds from the start of the stretch.
-    pub(super) fn align(&mut self, recording: &Recording, times: &[[u64; 2]]) -> StepOutput {
+    pub(super) fn align(&mut self, recording: &Recording, times: &[WordTime]) -> StepOutput {
         let output = StepOutput::default();
-        let Some(Heard { mut segment, alignment }) = self.heard.take() else {
-            return self.deliver(recording, None, output);
+        let Some(heard) = self.heard.take() else {
+            return self.deliver(recording, Vec::new(), output);
         };
+        if let Some(given) = &recording.given {
+            return self.align_given(recording, given, &heard, times);
+        }
+        let Heard { mut segment, alignment, .. } = heard;
         let likely = segment.avg_logprob.exp();
         let tokens = segment.logprobs.iter();
         let mut bytes = tokens.flat_map(|token| token.bytes.iter().map(|_| token.logprob.exp()));
         let at = |ms: u64| (segment.start_s + ms as f64 / 1e3).min(segment.end_s);
         let words = spoken_words::cut(&segment.text, &alignment.words).into_iter().zip(times);
-        let words = words.map(|(text, &[start, end])| Word {
+        let words = words.map(|(text, &([start, end], _))| Word {
             text: text.to_owned(),
             start_s: at(start),
             end_s: at(end),
@@ -310,28 +374,29 @@ impl State {
         {
             (segment.start_s, segment.end_s) = (first.start_s, last.end_s);
         }
-        self.deliver(recording, Some(segment), output)
+        self.deliver(recording, vec![segment], output)
     }
 
     /// Ends a stretch: its transcript, and what follows.
     fn deliver(
         &mut self,
         recording: &Recording,
-        segment: Option<Segment>,
+        mut segments: Vec<Segment>,
         mut output: StepOutput,
     ) -> StepOutput {
         output.language.clone_from(&self.language);
-        if let Some(mut segment) = segment {
-            if !recording.has_logprobs {
-                segment.logprobs.clear();
-            }
-            output.text.clone_from(&segment.text);
-            output.segments.push(segment);
-        }
         if self.begin(recording, self.stretch + 1) {
             output.next_pass = Some(self.work(recording));
         } else {
             output.finished = true;
+            segments.extend(recording.given.iter().flat_map(|given| self.progress.end(&given.text)));
+        }
+        for mut segment in segments {
+            if !recording.has_logprobs {
+                segment.logprobs.clear();
+            }
+            output.text.push_str(&segment.text);
+            output.segments.push(segment);
         }
         output
     }

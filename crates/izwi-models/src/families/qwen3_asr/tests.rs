@@ -40,6 +40,7 @@ pub(super) fn in_pieces(model: &Qwen3Asr, has_words: bool) -> Prepared {
         max_tokens_per_step: 512,
         has_logprobs: true,
         has_words,
+        given: None,
     };
     let work = State::new(&recording).unwrap().work(&recording);
     Prepared::new(work, Arc::new(recording))

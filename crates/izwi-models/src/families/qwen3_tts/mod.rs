@@ -198,6 +198,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         appends_text: true,
         chunks_ms: Vec::new(),
         times_words: false,
+        aligns_text: false,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -3,6 +3,8 @@
 //! Knows no tensor and no token id. Source:
 //! <https://github.com/openai/whisper/blob/main/whisper/timing.py>.
 
+use std::ops::Range;
+
 /// Width of the median filter along time: openai-whisper's `medfilt_width`.
 const MEDIAN_WIDTH: usize = 7;
 /// Marks that belong to the following word: openai-whisper's `prepend_punctuations`.
@@ -59,9 +61,20 @@ impl CrossWeights<'_> {
     }
 
     /// The position at which each of `rows` starts.
-    pub(super) fn begins(&self, rows: std::ops::Range<usize>) -> Vec<usize> {
+    pub(super) fn begins(&self, rows: Range<usize>) -> Vec<usize> {
         let matrix = self.matrix();
         warp(&matrix[rows.start * self.used..rows.end * self.used], self.used)
+    }
+
+    /// The positions at which the tokens of `rows` start, and the end of the last. The row before a token, which predicts it,
+    /// attends to it too early, and its own row too late: the start is between the two. What is before the text goes to the
+    /// row before those.
+    pub(super) fn bounds(&self, rows: Range<usize>) -> Vec<f64> {
+        let matrix = self.matrix();
+        let path =
+            |rows: Range<usize>| warp(&matrix[rows.start * self.used..rows.end * self.used], self.used);
+        let (early, late) = (path(rows.start - 2..rows.end), path(rows.start - 1..rows.end + 1));
+        early.iter().zip(&late).skip(1).map(|(early, late)| (early + late) as f64 / 2.0).collect()
     }
 }
 
@@ -247,6 +260,15 @@ mod tests {
         let matrix = cross_weights.matrix();
         assert_eq!(matrix.len(), 24);
         assert!(cross_weights.begins(0..4).is_sorted());
+    }
+
+    #[test]
+    fn a_token_starts_between_what_its_prediction_and_its_own_row_attend_to() {
+        // Five rows attend to ten positions each; the two tokens have the rows 2 and 3.
+        let weight = |at: usize| if at % 50 / 10 == at / 50 { 0.09 } else { 0.0025 };
+        let heads = [(0..250).map(weight).collect::<Vec<f32>>()];
+        let cross_weights = CrossWeights { heads: &heads, rows: 5, positions: 50, used: 50 };
+        assert_eq!(cross_weights.bounds(2..4), [15.0, 25.0, 35.0]);
     }
 
     #[test]

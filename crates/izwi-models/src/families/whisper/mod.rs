@@ -15,14 +15,17 @@ use self::config::Settings;
 use self::context::{Context, Decided};
 use self::decoder::{Decoder, Span, SpanOutput};
 use self::encoder::{Encoder, Encoding};
+use self::given::Given;
 use self::rules::Rules;
 use self::state::{DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
+use crate::given_text::GivenText;
 use crate::log_mel::{self, FrontEnd, LogMel, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
-use crate::regions::{self, Region};
+use crate::regions::{self, Region, WINDOW_FRAMES};
+use crate::text::spoken_words::WordFinder;
 use crate::warm_up;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -40,6 +43,8 @@ mod config;
 mod context;
 mod decoder;
 mod encoder;
+mod given;
+mod given_passes;
 #[cfg(test)]
 mod golden;
 mod live;
@@ -94,6 +99,7 @@ struct Whisper {
     /// Samples of [`SpeechModel::warm_up_input`].
     warm_up: Arc<[f32]>,
     vad: VadModel,
+    words: WordFinder,
 }
 
 /// The state of a sequence; `None` if the recording has no speech.
@@ -130,6 +136,7 @@ impl Whisper {
             info: ModelInfo {
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
+                aligns_text: true,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
@@ -146,6 +153,7 @@ impl Whisper {
             max_positions: (config.max_source_positions, config.max_target_positions),
             warm_up: warm_up::noise(SAMPLE_RATE_HZ),
             vad: options.vad.clone(),
+            words: WordFinder::new()?,
         })
     }
 
@@ -180,7 +188,7 @@ impl Whisper {
             .map(|window| Decided::new(window, input.samples.len(), max_positions, vocabulary));
         let language = |wanted: &str| self.language("language", wanted);
         let candidates = options.languages.iter().map(|wanted| self.language("languages", wanted));
-        let is_greedy = input.is_streamed || input.window.is_some();
+        let is_greedy = input.is_streamed || input.window.is_some() || input.text.is_some();
         let most = most_beams(max_positions, limits);
         Ok(DecodingOptions {
             language: options.language.as_deref().map(language).transpose()?,
@@ -196,7 +204,24 @@ impl Whisper {
             max_positions,
             max_tokens_per_step: limits.max_tokens_per_step,
             decided: decided.transpose()?,
+            given: None,
         })
+    }
+
+    /// The text to align with a recording whose speech is in `regions`.
+    fn given(
+        &self,
+        text: &str,
+        input: &ListenInput,
+        options: &DecodingOptions,
+        regions: &[Region],
+    ) -> Result<Given, InputError> {
+        let vocabulary = &self.window_decoder.vocabulary;
+        let language = options.language.and_then(|language| vocabulary.code(language));
+        let duration_s = input.samples.len() as f64 / SAMPLE_RATE_HZ as f64;
+        let text = GivenText::new(&self.words, text, language, duration_s)?;
+        let is_whole = matches!(regions, [region] if region.frames.len() <= WINDOW_FRAMES);
+        Given::new(text, is_whole, options.max_positions, vocabulary)
     }
 
     /// The token of a language given by code or name in the field `param`. The names and codes are openai-whisper's
@@ -274,8 +299,14 @@ impl Whisper {
             if window_decoder::needs_no_speech_prob(share.state, from, end) {
                 heads.push(pass.start_at - from);
             }
-            if end == pass.tokens.len() && pass.kind != PassKind::Align {
-                heads.push(end - 1 - from);
+            match pass.kind {
+                // The logits before each token of the text.
+                PassKind::Score => {
+                    let rows = from.max(pass.prompt_len - 1)..end.min(pass.tokens.len() - 1);
+                    heads.extend(rows.map(|row| row - from));
+                }
+                PassKind::Detect | PassKind::Decode if end == pass.tokens.len() => heads.push(end - 1 - from),
+                PassKind::Detect | PassKind::Decode | PassKind::Align => {}
             }
             heads.dedup();
             Ok(Span {
@@ -348,12 +379,20 @@ impl SpeechModel for Whisper {
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
-        let options = self.decoding_options(input, limits)?;
+        let mut options = self.decoding_options(input, limits)?;
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
         let regions = match whole {
             true => regions::whole(&input.samples),
             false => regions::find(&self.vad, &input.samples, input.options.detection().as_ref()),
+        };
+        let regions = match &input.text {
+            Some(text) => {
+                let regions = regions::joined(regions)?;
+                options.given = Some(self.given(text, input, &options, &regions)?);
+                regions
+            }
+            None => regions,
         };
         Ok(self.prepared(self.record(&input.samples, regions, options)))
     }

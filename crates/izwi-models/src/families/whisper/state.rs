@@ -9,11 +9,13 @@ use super::beam_search::{BeamOptions, Beams};
 use super::config::FRAMES_PER_POSITION;
 use super::context::{Context, Decided};
 use super::encoder::{Encoding, WindowMel};
+use super::given::Given;
 use super::segments::DecodingResult;
+use crate::given_text::Progress;
 use crate::log_mel::LogMel;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
-use izwi_nn::sampling::mix;
+use izwi_nn::sampling::{logprob, mix};
 use izwi_types::Work;
 
 /// Options of a request as tokens; openai-whisper's `DecodingOptions`.
@@ -42,6 +44,8 @@ pub(super) struct DecodingOptions {
     pub(super) max_tokens_per_step: usize,
     /// Set for a window of live audio.
     pub(super) decided: Option<Decided>,
+    /// The text that is aligned, where one is given.
+    pub(super) given: Option<Given>,
 }
 
 /// A prepared recording.
@@ -65,6 +69,8 @@ pub(super) enum PassKind {
     Detect,
     /// Generates text, a token a step.
     Decode,
+    /// Tells how likely the text is that is given as the prompt.
+    Score,
     /// Aligns the text, given as the prompt, by its cross-attention weights.
     Align,
 }
@@ -78,12 +84,13 @@ pub(super) struct Pass {
     pub(super) prompt_len: usize,
     /// Position of the start token, whose logits give the probability of no speech.
     pub(super) start_at: usize,
-    /// Log-probability of each generated token.
+    /// Log-probability of each generated token, or of each token of a given text.
     pub(super) logprobs: Vec<f32>,
     /// The search that generates them, whose best text they become at its end; `None` if they are generated one by one.
     pub(super) beams: Option<Beams>,
     /// For [`PassKind::Align`]: the cross-attention weights of each alignment head, rows computed so far.
     pub(super) cross_weights: Vec<Vec<f32>>,
+    /// Rows whose weights or log-probabilities are recorded.
     pub(super) recorded_rows: usize,
 }
 
@@ -195,6 +202,10 @@ pub(super) struct DecodingState {
     pub(super) last_segment: (String, usize),
     /// End of the last timed word.
     pub(super) last_speech_s: f64,
+    /// Words of a given text that are aligned with the window, their probabilities, and the words that are timed.
+    pub(super) share: Range<usize>,
+    pub(super) likely: Vec<f32>,
+    pub(super) progress: Progress,
     pub(super) window: Window,
     pub(super) pass: Pass,
 }
@@ -222,7 +233,7 @@ impl DecodingState {
             PassKind::Detect => start,
             PassKind::Decode if self.window.no_speech.is_none() => start.min(self.pass.start_at),
             PassKind::Decode => start,
-            PassKind::Align => start.min(self.pass.recorded_rows),
+            PassKind::Score | PassKind::Align => start.min(self.pass.recorded_rows),
         }
     }
 
@@ -235,6 +246,16 @@ impl DecodingState {
             all.extend(new);
         }
         self.pass.recorded_rows = from + rows;
+    }
+
+    /// Adds the log-probabilities of the tokens of a given text that follow the rows `from..end`.
+    pub(super) fn record_logprobs(&mut self, (from, end): (usize, usize), logits: &[Vec<f32>]) {
+        let pass = &mut self.pass;
+        pass.recorded_rows = end;
+        let first = (from + 1).max(pass.prompt_len);
+        pass.logprobs.truncate(first - pass.prompt_len);
+        let tokens = pass.tokens.iter().skip(first);
+        pass.logprobs.extend(tokens.zip(logits).map(|(token, logits)| logprob(logits, *token as usize)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Behaviour of the whole family on real weights.
 
 mod checkpoints;
+mod given;
 mod token_options;
 
 use std::collections::HashMap;

@@ -15,6 +15,7 @@ use super::segments::{
 use super::state::{DecodingState, Pass, PassKind, Recording, Window};
 use super::tokens::{TIME_STEP_S, Vocabulary};
 use super::word_times;
+use crate::given_text::Progress;
 use crate::log_mel::{HOP, SAMPLE_RATE_HZ};
 use crate::regions::WINDOW_FRAMES;
 use izwi_nn::Error;
@@ -30,7 +31,7 @@ const MIN_SHORT_CONTEXT_LOGPROB: f32 = -0.3;
 const TEMPERATURE_STEP: f32 = 0.2;
 const MAX_TEMPERATURE: f32 = 1.0;
 /// Text decoded above this temperature is not part of the next prompt.
-const MAX_PROMPT_TEMPERATURE: f32 = 0.5;
+pub(super) const MAX_PROMPT_TEMPERATURE: f32 = 0.5;
 /// Least speech in the rest of a region for another window, in mel frames; whisper.cpp stops at 1 s: <https://github.com/ggml-org/whisper.cpp/blob/master/src/whisper.cpp> (`seek + 100 >= seek_end`).
 const MIN_REST: usize = 50;
 /// Speech after the last timestamp of a window that is not decoded again, in mel frames: timestamps may be early.
@@ -64,6 +65,9 @@ impl WindowDecoder {
             last_window: String::new(),
             last_segment: (String::new(), 0),
             last_speech_s: 0.0,
+            share: 0..0,
+            likely: Vec::new(),
+            progress: Progress::default(),
             window: Window::new(recording, frames.0, frames.1, context, self.parts),
             pass: Pass::new(PassKind::Decode, Vec::new(), 0),
         };
@@ -82,6 +86,9 @@ impl WindowDecoder {
     fn decode_pass(&self, recording: &Recording, state: &mut DecodingState) -> Work {
         if let Some(decided) = &recording.options.decided {
             return self.live_pass(recording, decided, state);
+        }
+        if let Some(pass) = self.whole_pass(recording, state) {
+            return state.begin(pass);
         }
         let most = recording.options.max_positions / 2 - 1;
         let conditioned = state.window.conditioned;
@@ -124,6 +131,9 @@ impl WindowDecoder {
         if state.pass.kind == PassKind::Align {
             state.record_cross_weights(from, end - from, cross_weights);
         }
+        if state.pass.kind == PassKind::Score {
+            state.record_logprobs((from, end), logits.as_slice());
+        }
         if needs_no_speech_prob(state, from, end) {
             let start = logits.next().ok_or(Error::Internal("the start token has no logits"))?;
             state.window.no_speech = Some(probability(&start, self.vocabulary.no_speech));
@@ -135,8 +145,10 @@ impl WindowDecoder {
         if end < state.pass.tokens.len() {
             return Ok(StepOutput::default());
         }
-        if state.pass.kind == PassKind::Align {
-            return Ok(self.aligned(recording, state));
+        match state.pass.kind {
+            PassKind::Score => return Ok(self.scored(recording, state)),
+            PassKind::Align => return Ok(self.aligned(recording, state)),
+            PassKind::Detect | PassKind::Decode => {}
         }
         let last: Vec<Vec<f32>> = logits.collect();
         match (state.pass.kind, &last[..]) {
@@ -251,6 +263,9 @@ impl WindowDecoder {
         state: &mut DecodingState,
         result: DecodingResult,
     ) -> StepOutput {
+        if let Some(given) = &recording.options.given {
+            return self.align_given(recording, given, state, result);
+        }
         let text: Vec<u32> =
             result.tokens.iter().copied().filter(|&id| self.vocabulary.is_text(id)).collect();
         if !recording.options.words || text.is_empty() {
@@ -309,6 +324,9 @@ impl WindowDecoder {
 
     /// Finishes the alignment pass: times the words.
     fn aligned(&self, recording: &Recording, state: &mut DecodingState) -> StepOutput {
+        if let Some(given) = &recording.options.given {
+            return self.given_aligned(recording, given, state);
+        }
         let Some(result) = state.window.result.take() else {
             let end = state.window.frames.end;
             return self.next_window(recording, state, end, Vec::new());
@@ -347,30 +365,18 @@ impl WindowDecoder {
         result: DecodingResult,
         words: Option<(Vec<TimedWord>, f64)>,
     ) -> StepOutput {
-        let window = &state.window;
-        let spans = split_segments(&result.tokens, window.frames.len(), &self.vocabulary);
+        let spans = split_segments(&result.tokens, state.window.frames.len(), &self.vocabulary);
         let mut segments = self.segments(recording, state, &result, &spans);
         let mut phantoms = self.phantoms(recording, state, &result, &spans).into_iter();
-        let mut end = window.frames.start + spans.frames_done;
-        let spoken = recording.regions[state.region].speech_end.min(window.frames.end);
-        let covered_to = window.frames.start + spans.segments.last().map_or(0, |last| last.frames.end);
-        if spans.closed && covered_to + MAX_UNCOVERED < spoken {
-            // Closed too early: the rest is decoded again.
-            end = covered_to;
-        }
+        let mut last_s = None;
         if let Some((words, usual_s)) = words {
             let text_tokens: Vec<usize> = segments.iter().map(|segment| self.count_text(segment)).collect();
-            let offset_s = seconds(window.frames.start);
+            let offset_s = seconds(state.window.frames.start);
             word_times::place(&mut segments, &text_tokens, words, (offset_s, usual_s, state.last_speech_s));
-            let last = segments.iter().flat_map(|segment| &segment.words).last().map(|word| word.end_s);
-            if let Some(last_s) = last {
-                state.last_speech_s = last_s;
-                let last = (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize;
-                if !spans.closed && last > window.frames.start {
-                    end = last.min(window.frames.end);
-                }
-            }
+            last_s = segments.iter().flat_map(|segment| &segment.words).last().map(|word| word.end_s);
+            state.last_speech_s = last_s.unwrap_or(state.last_speech_s);
         }
+        let end = self.end_of(recording, state, &spans, last_s);
         state.last_window = result.text.trim().to_owned();
         segments.retain_mut(|segment| phantoms.next() != Some(true) && self.keep(state, segment));
         state.history.extend(segments.iter().flat_map(|segment| &segment.tokens));
@@ -381,6 +387,32 @@ impl WindowDecoder {
             clip(segment, recording.duration_s);
         }
         self.next_window(recording, state, end, segments)
+    }
+
+    /// Where the next window begins; `last_s` is the end of the last word, if words are timed.
+    pub(super) fn end_of(
+        &self,
+        recording: &Recording,
+        state: &DecodingState,
+        spans: &SegmentSpans,
+        last_s: Option<f64>,
+    ) -> usize {
+        let window = &state.window.frames;
+        let spoken = recording.regions[state.region].speech_end.min(window.end);
+        let covered_to = window.start + spans.segments.last().map_or(0, |last| last.frames.end);
+        if spans.closed {
+            // Closed too early: the rest is decoded again.
+            return if covered_to + MAX_UNCOVERED < spoken {
+                covered_to
+            } else {
+                window.start + spans.frames_done
+            };
+        }
+        let last = last_s.map(|last_s| (last_s * (SAMPLE_RATE_HZ / HOP) as f64).round() as usize);
+        match last.filter(|last| *last > window.start) {
+            Some(last) => last.min(window.end),
+            None => window.start + spans.frames_done,
+        }
     }
 
     /// For each segment, whether nobody said its text. Live windows, which are speech, have none.
@@ -463,7 +495,7 @@ impl WindowDecoder {
         recording: &Recording,
         state: &mut DecodingState,
         end: usize,
-        segments: Vec<Segment>,
+        mut segments: Vec<Segment>,
     ) -> StepOutput {
         // Live audio is one window, which is transcribed again with what follows.
         let next = match recording.options.decided {
@@ -475,6 +507,9 @@ impl WindowDecoder {
             state.window = Window::new(recording, region, frames, self.context, self.parts);
             self.first_pass(recording, state)
         });
+        if let Some(given) = recording.options.given.as_ref().filter(|_| next_pass.is_none()) {
+            segments.extend(state.progress.end(&given.text));
+        }
         StepOutput {
             text: segments.iter().map(|segment| segment.text.as_str()).collect(),
             segments,
@@ -511,7 +546,7 @@ fn next_frames(
 }
 
 /// Seconds from the start of the recording.
-fn seconds(frame: usize) -> f64 {
+pub(super) fn seconds(frame: usize) -> f64 {
     (frame * HOP) as f64 / SAMPLE_RATE_HZ as f64
 }
 

@@ -1,21 +1,25 @@
-//! The words of a transcript as the aligner takes them, and what it says of their times.
+//! The words of a text that is aligned with a recording.
 //!
 //! Source: the Python package `qwen-asr` 0.0.6. Two differences: Japanese is cut where its script changes, and Korean at spaces
-//! alone; the package has a tagger and a dictionary for them. Knows no tensor.
+//! alone; the package has a tagger and a dictionary for them. Knows no tensor and no family.
 
 use std::ops::Range;
 
 use regex::Regex;
 
-use super::answer::is_space;
 use izwi_nn::Error;
+
+/// Whether a character separates words: white space, and the separators of ASCII, as Python has it.
+pub(crate) fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
 
 /// A word without its marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SpokenWord {
-    pub(super) text: String,
+pub(crate) struct SpokenWord {
+    pub(crate) text: String,
     /// From its first to its last letter, in bytes of the transcript.
-    pub(super) place: Range<usize>,
+    pub(crate) place: Range<usize>,
 }
 
 /// What a letter is cut from.
@@ -41,19 +45,19 @@ impl Script {
 
 /// Finds the words of transcripts.
 #[derive(Debug)]
-pub(super) struct WordFinder {
+pub(crate) struct WordFinder {
     /// A character that is said.
     letter: Regex,
 }
 
 impl WordFinder {
-    pub(super) fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let letter = Regex::new(r"[\p{L}\p{N}']");
         Ok(Self { letter: letter.map_err(|_| Error::Internal("the pattern of a letter is faulty"))? })
     }
 
     /// The words of a text in the language of a code.
-    pub(super) fn words(&self, text: &str, language: Option<&str>) -> Vec<SpokenWord> {
+    pub(crate) fn words(&self, text: &str, language: Option<&str>) -> Vec<SpokenWord> {
         let is_japanese = language == Some("ja");
         let mut words: Vec<SpokenWord> = Vec::new();
         let mut piece = 0; // end of the last letter that the next may continue
@@ -80,7 +84,7 @@ impl WordFinder {
 }
 
 /// The text cut into its words: a space belongs to the word after it, marks without one to the word before.
-pub(super) fn cut<'a>(text: &'a str, words: &[SpokenWord]) -> Vec<&'a str> {
+pub(crate) fn cut<'a>(text: &'a str, words: &[SpokenWord]) -> Vec<&'a str> {
     let mut start = 0;
     let ends = words.windows(2).map(|pair| {
         let between = pair[0].place.end..pair[1].place.start;
@@ -93,49 +97,4 @@ pub(super) fn cut<'a>(text: &'a str, words: &[SpokenWord]) -> Vec<&'a str> {
         word
     })
     .collect()
-}
-
-/// Times that never go back: those that do are moved between the others, of which as many as possible stay.
-pub(super) fn settled(times: &[u64]) -> Vec<u64> {
-    let mut chains: Vec<(usize, Option<usize>)> = Vec::with_capacity(times.len()); // length, the one before
-    for time in times {
-        let mut chain = (1, None);
-        for (before, (length, _)) in chains.iter().enumerate() {
-            if times[before] <= *time && length + 1 > chain.0 {
-                chain = (length + 1, Some(before));
-            }
-        }
-        chains.push(chain);
-    }
-    let longest = chains.iter().map(|(length, _)| *length).max();
-    let mut next = chains.iter().position(|(length, _)| Some(*length) == longest);
-    let mut stays = vec![false; times.len()];
-    while let Some(at) = next {
-        stays[at] = true;
-        next = chains[at].1;
-    }
-    let mut settled = times.to_vec();
-    let mut start = 0;
-    for run in stays.chunk_by(|a, b| a == b) {
-        let range = start..start + run.len();
-        start = range.end;
-        if run[0] {
-            continue;
-        }
-        let before = range.start.checked_sub(1).map(|at| times[at]);
-        let after = times.get(range.end).copied();
-        for (index, at) in range.clone().enumerate() {
-            settled[at] = match (before, after) {
-                (Some(before), Some(after)) if run.len() > 2 => {
-                    let step = (after - before) as f64 / (run.len() + 1) as f64;
-                    (before as f64 + step * (index + 1) as f64) as u64
-                }
-                (Some(before), Some(_)) if index < run.len() - index => before,
-                (Some(before), None) => before,
-                (_, Some(after)) => after,
-                (None, None) => times[at],
-            };
-        }
-    }
-    settled
 }
