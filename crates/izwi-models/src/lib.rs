@@ -9,6 +9,7 @@ pub mod device_speeds;
 pub mod error;
 pub mod families;
 mod frame_driver;
+mod keywords;
 mod log_mel;
 #[cfg(test)]
 mod mini_engine;

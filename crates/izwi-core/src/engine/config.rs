@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_types::{DeviceChoice, Precision};
+use izwi_types::{DeviceChoice, Precision, TranscriptionOptions, excerpt};
 
 use super::blocks::BlockGeometry;
 use super::conversation::ConversationLimits;
@@ -46,6 +46,8 @@ pub struct EngineCoreConfig {
     /// The longest predicted time to the first audio of a live stream; a stream that would wait longer is refused.
     pub max_first_audio: Duration,
 
+    /// Words that are likely in every recording, for models that take keywords.
+    pub keywords: Vec<String>,
     /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
     /// Total duration of all recordings of open requests, and of all those that conversations keep; further ones are
@@ -119,6 +121,7 @@ impl Default for EngineCoreConfig {
             max_waiting_requests: 256,
             admission: true,
             max_first_audio: Duration::from_secs(5),
+            keywords: Vec::new(),
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
             max_reference_duration: Duration::from_secs(60),
@@ -181,6 +184,12 @@ impl EngineCoreConfig {
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(EngineError::config(field, "0", "must be at least 1"));
+        }
+        let saved = TranscriptionOptions { keywords: self.keywords.clone(), ..Default::default() };
+        if let Err(error) = saved.checked() {
+            let longest = self.keywords.iter().max_by_key(|word| word.chars().count());
+            let value = longest.map(|word| excerpt(word).to_string()).unwrap_or_default();
+            return Err(EngineError::config("keywords", &value, &error.message));
         }
         if self.max_open_audio_duration < self.max_audio_duration {
             let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());

@@ -16,6 +16,7 @@ use self::transducer::{Search, Transducer};
 use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
 use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel, Stream};
+use crate::keywords::{Keywords, Place};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
 use crate::warm_up;
@@ -77,6 +78,8 @@ struct Recording {
     stretches: Vec<Stretch>,
     /// What each step computes.
     pieces: Vec<Piece>,
+    /// What tokens gain; `None` without keywords.
+    keywords: Option<Arc<Keywords>>,
     has_words: bool,
     has_logprobs: bool,
     /// Words of a window of live audio that are decided, and not part of its transcript.
@@ -124,6 +127,7 @@ impl Parakeet {
         Ok(Self {
             // A checkpoint does not tell its languages, its manifest does.
             info: ModelInfo {
+                takes_keywords: true,
                 state_bytes: encoder.stream_bytes(),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
@@ -148,29 +152,38 @@ impl Parakeet {
         self.encoder.shape().rows(mel.frames)
     }
 
-    /// The tokens of each of some spectra, which have a frame at least.
-    fn transcribe(&self, spectra: &[&Mel]) -> Result<Vec<Vec<Timed>>, Error> {
+    /// The tokens of each of some spectra, which have a frame at least, with the keywords of each.
+    fn transcribe(
+        &self,
+        spectra: &[&Mel],
+        keywords: &[Option<Arc<Keywords>>],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
         if spectra.is_empty() {
             return Ok(Vec::new());
         }
         let encoded = self.encoder.forward(spectra)?;
         let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
-        self.head.decode(&encoded, &counts)
+        self.head.decode(&encoded, &counts, keywords)
     }
 
     /// As [`Self::transcribe`] for the next frames of stretches, if they are computed chunk by chunk.
-    fn go_on(&self, frames: &[&Mel], progress: &mut [&mut Progress]) -> Result<Vec<Vec<Timed>>, Error> {
+    fn go_on(
+        &self,
+        frames: &[&Mel],
+        keywords: &[Option<Arc<Keywords>>],
+        progress: &mut [&mut Progress],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
         let (Head::Transducer(transducer), [chunk, ..]) = (&self.head, &self.chunks[..]) else {
-            return self.transcribe(frames);
+            return self.transcribe(frames, keywords);
         };
         if frames.is_empty() {
             return Ok(Vec::new());
         }
         let (mut streams, mut searches) = (Vec::new(), Vec::new());
-        for progress in progress {
+        for (progress, keywords) in progress.iter_mut().zip(keywords) {
             let begun = match progress.begun.take() {
                 Some(begun) => begun,
-                None => (self.encoder.stream(*chunk), transducer.begin()?),
+                None => (self.encoder.stream(*chunk), transducer.begin()?.with(keywords)),
             };
             let (stream, search) = progress.begun.insert(begun);
             streams.push(stream);
@@ -286,36 +299,45 @@ impl Head {
         }
     }
 
-    /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each.
-    fn decode(&self, encoded: &Tensor, counts: &[usize]) -> Result<Vec<Vec<Timed>>, Error> {
+    /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each, with the keywords of each.
+    fn decode(
+        &self,
+        encoded: &Tensor,
+        counts: &[usize],
+        keywords: &[Option<Arc<Keywords>>],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
         let (output, blank) = match self {
-            Self::Transducer(transducer) => return transducer.decode(encoded, counts),
+            Self::Transducer(transducer) => return transducer.decode(encoded, counts, keywords),
             Self::Ctc { output, blank } => (output, *blank),
         };
         let logits = output.forward(encoded)?.to_vec2::<f32>()?;
         let mut rest = logits.as_slice();
-        let decoded = counts.iter().map(|&count| {
+        let decoded = counts.iter().zip(keywords).map(|(&count, keywords)| {
             let (own, others) = rest.split_at(count);
             rest = others;
-            collapse(own, blank)
+            collapse(own, blank, keywords.as_deref())
         });
         Ok(decoded.collect())
     }
 }
 
 /// The tokens of rows of logits: runs of one token are one, blanks none. A token begins where the one before it began to
-/// sound, and ends where it does.
-fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
+/// sound, and ends where it does. A token in place of the likeliest, because of `keywords`, has the run of that.
+fn collapse(logits: &[Vec<f32>], blank: usize, keywords: Option<&Keywords>) -> Vec<Timed> {
     let mut tokens: Vec<Timed> = Vec::new();
-    let mut before = blank;
+    let (mut before, mut written) = (blank, Place::default());
     for (row, logits) in logits.iter().enumerate() {
-        let token = argmax(logits);
-        if token != blank && token != before {
+        let likeliest = argmax(logits);
+        if likeliest != blank && likeliest != before {
+            let token = keywords.map_or(likeliest, |keywords| keywords.likeliest(written, logits));
+            if let Some(keywords) = keywords {
+                written = keywords.next(written, logits, token);
+            }
             let start = tokens.last().map_or(row.saturating_sub(1), |last| last.end);
             let logprob = logprob(logits, token);
             tokens.push(Timed { token: token as u32, start, end: row, logprob });
         }
-        before = token;
+        before = likeliest;
     }
     tokens
 }
@@ -368,6 +390,7 @@ impl SpeechModel for Parakeet {
             "timestamp_granularities",
             "include",
             "seed",
+            "keywords",
         ])?;
         // The language follows the recording: a hint must name one, and has no effect.
         if let Some(wanted) =
@@ -405,7 +428,8 @@ impl SpeechModel for Parakeet {
             units.push(1);
         }
         let (has_words, has_logprobs) = (options.words(), options.logprobs());
-        let recording = Recording { stretches, pieces, has_words, has_logprobs, decided };
+        let keywords = self.vocabulary.keywords(&options.keywords);
+        let recording = Recording { stretches, pieces, keywords, has_words, has_logprobs, decided };
         Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
     }
 
@@ -415,14 +439,15 @@ impl SpeechModel for Parakeet {
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let mut shares: Vec<_> = batch.iter_mut().map(Share::of).collect();
-        let (mut frames, mut progress) = (Vec::new(), Vec::new());
+        let (mut frames, mut keywords, mut progress) = (Vec::new(), Vec::new(), Vec::new());
         for share in shares.iter_mut().flatten() {
             if let Some((_, mel, _)) = &share.piece {
                 frames.push(mel);
+                keywords.push(share.recording.keywords.clone());
                 progress.push(&mut *share.progress);
             }
         }
-        let mut found = self.go_on(&frames, &mut progress)?.into_iter();
+        let mut found = self.go_on(&frames, &keywords, &mut progress)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
             let Share { recording, progress, piece, finished } = share?;
             let Some((stretch, _, ends)) = piece else {

@@ -1,10 +1,12 @@
 //! Pieces of text of a checkpoint: `tokenizer.json` or `tokenizer.model`, and words made of them. Knows no tensor.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use regex::Regex;
 use tokenizers::Tokenizer;
 
+use crate::keywords::{Keywords, TokenBytes};
 use crate::text::sentencepiece;
 use izwi_nn::Error;
 
@@ -17,6 +19,10 @@ const UNKNOWN: &str = " \u{2047} ";
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     pieces: Vec<Piece>,
+    /// The bytes of those that are text.
+    bytes: Arc<TokenBytes>,
+    /// Whether some are upper case.
+    is_cased: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +112,21 @@ impl Vocabulary {
             };
             Piece { bytes, kind }
         };
-        Ok(Self { pieces: names.into_iter().map(piece).collect() })
+        let pieces: Vec<Piece> = names.into_iter().map(piece).collect();
+        let bytes = pieces.iter().map(|piece| match piece.kind {
+            Kind::Unknown | Kind::Special => Box::default(),
+            Kind::Text | Kind::Byte | Kind::Mark => piece.bytes.clone().into(),
+        });
+        let bytes = Arc::new(TokenBytes::new(bytes.collect()));
+        let is_upper =
+            |piece: &Piece| piece.kind == Kind::Text && piece.bytes.iter().any(u8::is_ascii_uppercase);
+        Ok(Self { is_cased: pieces.iter().any(is_upper), pieces, bytes })
+    }
+
+    /// What the tokens of `words` gain; `None` without words. They are lower case where the network writes nothing else.
+    pub(super) fn keywords(&self, words: &[String]) -> Option<Arc<Keywords>> {
+        let words = words.iter().map(|word| if self.is_cased { word.clone() } else { word.to_lowercase() });
+        Keywords::new(&words.collect::<Vec<_>>(), &self.bytes).map(Arc::new)
     }
 
     /// Whether a token is none of text.

@@ -17,6 +17,7 @@ use self::state::{Decided, Recording, SPARE_TOKENS, State, Stretch, TOKENS_PER_S
 use self::tokens::{Prompt, Vocabulary};
 use self::tower::Tower;
 use super::LoadOptions;
+use crate::keywords::Keywords;
 use crate::log_mel::{FrontEnd, HOP, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, WINDOW_FRAMES};
@@ -122,6 +123,7 @@ impl Qwen3Asr {
         let row = config.text.width * size_of::<f32>();
         Ok(Self {
             info: ModelInfo {
+                takes_keywords: true,
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
@@ -331,6 +333,7 @@ impl SpeechModel for Qwen3Asr {
             sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },
             seed: input.seed(),
             max_tokens_per_step: limits.max_tokens_per_step,
+            keywords: Keywords::new(&options.keywords, &self.vocabulary.bytes),
             has_logprobs: options.logprobs(),
             has_words: options.words(),
         };

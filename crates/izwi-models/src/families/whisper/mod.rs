@@ -20,6 +20,7 @@ use self::state::{DecodingOptions, DecodingState, PassKind, Recording, Window};
 use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
+use crate::keywords::Keywords;
 use crate::log_mel::{self, FrontEnd, LogMel, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region};
@@ -130,6 +131,7 @@ impl Whisper {
             info: ModelInfo {
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
+                takes_keywords: true,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
@@ -172,8 +174,8 @@ impl Whisper {
         let vocabulary = &self.window_decoder.vocabulary;
         let task = if options.translate { vocabulary.translate } else { vocabulary.transcribe };
         let prompt = options.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
-        let mut keywords = keyword_tokens(vocabulary, &options.keywords);
-        keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
+        let mut shown_keywords = keyword_tokens(vocabulary, &options.keywords);
+        shown_keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
         let decided = input
             .window
             .as_ref()
@@ -187,7 +189,8 @@ impl Whisper {
             languages: candidates.collect::<Result<_, _>>()?,
             task: self.info.translates.then_some(task),
             prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
-            keywords,
+            shown_keywords,
+            keywords: Keywords::new(&options.keywords, &vocabulary.bytes),
             words: options.words(),
             logprobs: options.logprobs(),
             temperature: input.temperature(),

@@ -37,7 +37,7 @@ fn tokens_that_are_parts_of_characters_keep_their_bytes() {
         let vocabulary = &model.window_decoder.vocabulary;
         for text in [" Hello, world!", " naïve café", "漢字かな", " 🙂🙃"] {
             let bytes: Vec<u8> =
-                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
+                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes.of(id).to_vec()).collect();
             assert_eq!(String::from_utf8_lossy(&bytes), text);
         }
     }
@@ -91,10 +91,41 @@ fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
     };
     let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
     let options = decoding_options(keywords);
-    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
+    assert_eq!(BASE.window_decoder.vocabulary.text(&options.shown_keywords), " Izwi, kestrel.");
     let keywords = vec!["word".to_owned(); 500];
     let options = decoding_options(keywords);
-    assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
+    assert!(options.shown_keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
     let named = asking(listen(&samples), |options| options.keywords = vec!["Izwi".to_owned()]);
     assert!(!one(&BASE, named).text.is_empty());
+}
+
+/// The first clip, greedy or searched, with keywords.
+fn named(beam_size: u64, keywords: &[&str]) -> ListenInput {
+    asking(listen(&clips()[0].0), |options| {
+        options.beam_size = Some(beam_size);
+        options.keywords = keywords.iter().map(|word| (*word).to_owned()).collect();
+    })
+}
+
+#[test]
+fn keywords_that_are_heard_are_written_and_others_are_not() {
+    for beam_size in [1, 5] {
+        let plain = one(&TINY, named(beam_size, &[])).text;
+        let near = one(&TINY, named(beam_size, &["Jon Dashwould"])).text;
+        assert!(!plain.contains("Jon Dashwould") && near.contains("Jon Dashwould"), "{plain} → {near}");
+        let far = one(&TINY, named(beam_size, &["Kelvora", "Quixotic Zebra"])).text;
+        assert!(!far.contains("Kelvora") && !far.contains("Zebra"), "{far}");
+    }
+}
+
+#[test]
+fn keywords_of_one_recording_change_no_other() {
+    let inputs = || {
+        let lists: [&[&str]; 3] = [&["Jon Dashwould"], &[], &["leisurely", "Dashwoud"]];
+        lists.into_iter().flat_map(|words| [1, 3].map(|beam_size| named(beam_size, words)))
+    };
+    let alone: Vec<Transcript> = inputs().map(|input| one(&TINY, input)).collect();
+    assert_ne!(alone[0], alone[2], "keywords have an effect");
+    let prepared = inputs().map(|input| prepare(&TINY, input)).collect();
+    assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
 }
