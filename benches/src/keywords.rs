@@ -142,13 +142,15 @@ async fn items(args: &Args, names: &[String]) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     for (index, (text, name)) in texts.into_iter().enumerate() {
         let kept = args.speech.as_ref().map(|folder| folder.join(format!("{index}.wav")));
-        let file = match &kept {
+        let file = match kept {
             Some(path) if path.exists() => std::fs::read(path)?,
-            _ => speak(&engine, &text).await?,
+            Some(path) => {
+                let file = speak(&engine, &text).await?;
+                std::fs::write(path, &file)?;
+                file
+            }
+            None => speak(&engine, &text).await?,
         };
-        if let Some(path) = kept {
-            std::fs::write(path, &file)?;
-        }
         items.push(Item { text, name: name.cloned(), file });
     }
     for clip in clips::all()? {

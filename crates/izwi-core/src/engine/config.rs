@@ -187,8 +187,7 @@ impl EngineCoreConfig {
         }
         let saved = TranscriptionOptions { keywords: self.keywords.clone(), ..Default::default() };
         if let Err(error) = saved.checked() {
-            let longest = self.keywords.iter().max_by_key(|word| word.chars().count());
-            let value = longest.map(|word| excerpt(word).to_string()).unwrap_or_default();
+            let value = excerpt(&self.keywords.join(",")).to_string();
             return Err(EngineError::config("keywords", &value, &error.message));
         }
         if self.max_open_audio_duration < self.max_audio_duration {
@@ -281,6 +280,16 @@ mod tests {
         assert_eq!(config.pool_geometry(None).num_blocks, 1_024);
         assert_eq!(config.pool_geometry(Some(448)).num_blocks, 8 * 28);
         assert_eq!(config.pool_geometry(Some(1 << 20)).num_blocks, 1_024);
+    }
+
+    #[test]
+    fn keywords_are_bounded() {
+        let config = |keywords| EngineCoreConfig { keywords, ..EngineCoreConfig::default() };
+        config(vec!["é".repeat(128); 128]).validate().unwrap();
+        for keywords in [vec!["é".repeat(129)], vec!["a".to_owned(); 129]] {
+            let error = config(keywords).validate().unwrap_err().to_string();
+            assert!(error.contains("keywords") && error.contains("send less"), "{error}");
+        }
     }
 
     #[test]

@@ -28,8 +28,6 @@ pub(super) struct DecodingOptions {
     pub(super) task: Option<u32>,
     /// Text tokens of the user's prompt.
     pub(super) prompt: Vec<u32>,
-    /// Text tokens of the keywords, which precede the previous text in the prompt of each window.
-    pub(super) shown_keywords: Vec<u32>,
     /// What the tokens of keywords gain; `None` without any.
     pub(super) keywords: Option<Keywords>,
     pub(super) words: bool,

@@ -85,13 +85,11 @@ impl WindowDecoder {
         }
         let most = recording.options.max_positions / 2 - 1;
         let conditioned = state.window.conditioned;
-        let keywords: &[u32] = if conditioned { &recording.options.shown_keywords } else { &[] };
         let shown = if conditioned { &state.history[state.prompt_reset_since..] } else { &[] };
-        let shown = &shown[shown.len().saturating_sub(most.saturating_sub(keywords.len()))..];
-        let mut tokens = Vec::with_capacity(keywords.len() + shown.len() + 4);
-        if !(keywords.is_empty() && shown.is_empty()) {
+        let shown = &shown[shown.len().saturating_sub(most)..];
+        let mut tokens = Vec::with_capacity(shown.len() + 4);
+        if !shown.is_empty() {
             tokens.push(self.vocabulary.previous);
-            tokens.extend(keywords);
             tokens.extend(shown);
         }
         let start_at = tokens.len();
