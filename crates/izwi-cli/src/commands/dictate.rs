@@ -46,8 +46,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// A word or phrase that is likely in the speech, such as a name; may repeat
-    #[arg(long = "keyword", value_name = "WORD")]
-    keywords: Vec<String>,
+    #[arg(long, value_name = "WORD")]
+    keyword: Vec<String>,
     /// New audio from one transcript of a turn to the next, in ms, 200 to 5000 [default: the server's]
     #[arg(long, value_name = "MS")]
     latency_ms: Option<u64>,
@@ -102,7 +102,7 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
         "model": model,
         "language": args.language,
         "prompt": args.prompt,
-        "keywords": args.keywords,
+        "keywords": args.keyword,
         "sample_rate": Microphone::RATE_HZ,
         "latency_ms": args.latency_ms,
         "silence_duration_ms": args.silence_ms,
