@@ -102,7 +102,8 @@ fn keywords_that_nobody_says_are_not_written_and_change_no_other_recording() {
         lists.into_iter().flat_map(|words| [1, 3].map(|beam_size| named(beam_size, words)))
     };
     let alone: Vec<Transcript> = inputs().map(|input| one(&TINY, input)).collect();
-    assert_eq!((&alone[0].text, &alone[1].text), (&alone[2].text, &alone[3].text));
+    assert_eq!(alone[0].text, alone[2].text);
+    assert!(["Kelvora", "Woodward"].iter().all(|word| !alone[1].text.contains(word)), "{}", alone[1].text);
     let prepared = inputs().map(|input| prepare(&TINY, input)).collect();
     assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
 }
