@@ -11,6 +11,7 @@ pub mod error;
 pub mod families;
 mod frame_driver;
 mod given_text;
+mod keywords;
 mod log_mel;
 #[cfg(test)]
 mod mini_engine;

@@ -278,6 +278,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         voices: voices.iter().map(voice).collect(),
         speed_range: speaks.then_some(SPEED),
         takes_instructions: speaks,
+        takes_keywords: false,
         languages: config.languages.clone(),
         translates: false,
         clones_voices: false,

@@ -17,6 +17,8 @@ pub struct ModelInfo {
     pub speed_range: Option<(f32, f32)>,
     /// Whether it supports a style prompt.
     pub takes_instructions: bool,
+    /// Whether it transcribes with likely words in mind.
+    pub takes_keywords: bool,
     /// Codes of the languages that it transcribes or speaks; empty if they are not known.
     pub languages: Vec<String>,
     /// Whether it translates speech into English.
@@ -50,6 +52,7 @@ impl ModelInfo {
             voices: Vec::new(),
             speed_range: None,
             takes_instructions: false,
+            takes_keywords: false,
             languages: Vec::new(),
             translates: false,
             clones_voices: false,

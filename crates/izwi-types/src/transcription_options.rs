@@ -81,8 +81,9 @@ transcription_options! {
     chunking_strategy: Option<ChunkingStrategy> = Chunking(), "take parameters of speech detection";
     /// Languages of which one is detected, in place of `language`.
     languages / "languages[]": Vec<String> = List(ListLimits::any(32)), "choose among languages";
-    /// Words and phrases that are likely in the recording, each of at most 128 characters.
-    keywords / "keywords[]": Vec<String> = List(ListLimits { max_chars: 128, ..ListLimits::any(128) }), "take keywords";
+    /// Words and phrases that are likely in the recording, such as names: at most 128, each of at most 128 characters.
+    keywords / "keywords[]": Vec<String> = List(ListLimits { max_chars: 128, ..ListLimits::any(128) }), "take keywords",
+        flag "keyword" "WORD" "A word or phrase that is likely in the recording, such as a name; may repeat";
 }
 
 impl TranscriptionOptions {

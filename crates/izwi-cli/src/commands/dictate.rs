@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Text that could precede the speech: names, spellings, style
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// A word or phrase that is likely in the speech, such as a name; may repeat
+    #[arg(long, value_name = "WORD")]
+    keyword: Vec<String>,
     /// New audio from one transcript of a turn to the next, in ms, 200 to 5000, less for models that stream natively [default:
     /// the server's]
     #[arg(long, value_name = "MS")]
@@ -100,6 +103,7 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
         "model": model,
         "language": args.language,
         "prompt": args.prompt,
+        "keywords": args.keyword,
         "sample_rate": Microphone::RATE_HZ,
         "latency_ms": args.latency_ms,
         "silence_duration_ms": args.silence_ms,

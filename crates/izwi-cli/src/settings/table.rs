@@ -262,6 +262,14 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.max_turn_duration,
         "Maximum duration of a recorded turn of a conversation"
     ),
+    list!(
+        Engine,
+        Tuning,
+        "keywords",
+        "WORDS",
+        engine.keywords,
+        "Names and terms that are likely in every recording, besides the keywords of a request; models that take none ignore them"
+    ),
     seconds!(
         Engine,
         Tuning,

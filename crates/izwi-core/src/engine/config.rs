@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_types::{DeviceChoice, Precision};
+use izwi_types::{DeviceChoice, Precision, TranscriptionOptions, excerpt};
 
 use super::blocks::BlockGeometry;
 use super::conversation::ConversationLimits;
@@ -46,6 +46,8 @@ pub struct EngineCoreConfig {
     /// The longest predicted time to the first audio of a live stream; a stream that would wait longer is refused.
     pub max_first_audio: Duration,
 
+    /// Words that are likely in every recording, for models that take keywords.
+    pub keywords: Vec<String>,
     /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
     /// Total duration of all recordings of open requests, and of all those that conversations keep; further ones are
@@ -119,6 +121,7 @@ impl Default for EngineCoreConfig {
             max_waiting_requests: 256,
             admission: true,
             max_first_audio: Duration::from_secs(5),
+            keywords: Vec::new(),
             max_audio_duration: Duration::from_secs(7_200),
             max_open_audio_duration: Duration::from_secs(14_400),
             max_reference_duration: Duration::from_secs(60),
@@ -181,6 +184,11 @@ impl EngineCoreConfig {
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(EngineError::config(field, "0", "must be at least 1"));
+        }
+        let saved = TranscriptionOptions { keywords: self.keywords.clone(), ..Default::default() };
+        if let Err(error) = saved.checked() {
+            let value = excerpt(&self.keywords.join(",")).to_string();
+            return Err(EngineError::config("keywords", &value, &error.message));
         }
         if self.max_open_audio_duration < self.max_audio_duration {
             let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
@@ -272,6 +280,16 @@ mod tests {
         assert_eq!(config.pool_geometry(None).num_blocks, 1_024);
         assert_eq!(config.pool_geometry(Some(448)).num_blocks, 8 * 28);
         assert_eq!(config.pool_geometry(Some(1 << 20)).num_blocks, 1_024);
+    }
+
+    #[test]
+    fn keywords_are_bounded() {
+        let config = |keywords| EngineCoreConfig { keywords, ..EngineCoreConfig::default() };
+        config(vec!["é".repeat(128); 128]).validate().unwrap();
+        for keywords in [vec!["é".repeat(129)], vec!["a".to_owned(); 129]] {
+            let error = config(keywords).validate().unwrap_err().to_string();
+            assert!(error.contains("keywords") && error.contains("send less"), "{error}");
+        }
     }
 
     #[test]

@@ -69,6 +69,24 @@ async fn open_audio_is_counted_while_it_is_decoded() {
     assert_eq!(engine.open_audio.available_permits(), 5);
 }
 
+#[tokio::test]
+async fn keywords_of_the_settings_join_those_of_a_request() {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let limit = Duration::from_secs(5);
+    let engine = listener(EngineCoreConfig { keywords: words(&["Zemany"]), ..Default::default() });
+    let options = TranscriptionOptions { keywords: words(&["Grovent"]), ..Default::default() };
+    for (options, expected) in
+        [(TranscriptionOptions::default(), words(&["Zemany"])), (options, words(&["Grovent", "Zemany"]))]
+    {
+        let mut intake =
+            AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
+        let request = EngineCoreRequest::asr(recording(1)).with_transcription(options);
+        let (_, input) = engine.processor.read(request, &mut intake).unwrap();
+        let izwi_types::Input::Listen(input) = input else { panic!("a recording") };
+        assert_eq!(input.options.keywords, expected);
+    }
+}
+
 /// An engine that is ready, with one place for preparations, and the place of another one on its device.
 async fn cloner() -> (Engine, Arc<Member>) {
     let config = EngineCoreConfig { num_threads: 1, ..Default::default() };

@@ -46,14 +46,14 @@ impl Listener {
         let model = if is_own { name } else { model_of(name, &HOSTED) };
         let engine = state.lease(model, Task::Asr).await?;
         let detects = params.switch("detect_language")? || params.text("language") == Some("multi");
-        let terms: Vec<&str> =
-            params.all("keyterm").chain(params.all("keywords").map(without_weight)).collect();
-        let options = TranscriptionOptions {
-            language: params.text("language").filter(|_| !detects).map(primary),
-            prompt: Some(terms.join(", ")),
-            ..TranscriptionOptions::default()
+        let terms = params.all("keyterm").chain(params.all("keywords").map(without_weight));
+        let keywords: Vec<String> = terms.map(str::to_owned).collect();
+        let likely = match engine.profile().info.takes_keywords {
+            true => TranscriptionOptions { keywords, ..Default::default() },
+            false => TranscriptionOptions { prompt: Some(keywords.join(", ")), ..Default::default() },
         };
-        let options = options.with_words();
+        let language = params.text("language").filter(|_| !detects).map(primary);
+        let options = TranscriptionOptions { language, ..likely }.with_words();
         let model = &engine.profile().model;
         let checked = CheckedRequest::of_options(model, options, Some("verbose_json"), false)?;
         Ok(Self { engine, checked })

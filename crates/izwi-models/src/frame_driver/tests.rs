@@ -109,6 +109,7 @@ fn toy() -> FrameDriver<Toy> {
         voices: Vec::new(),
         speed_range: None,
         takes_instructions: false,
+        takes_keywords: false,
         languages: Vec::new(),
         translates: false,
         clones_voices: false,

@@ -17,6 +17,9 @@ pub(crate) struct ConfigFields {
     pub(crate) language: Option<String>,
     /// Context as if it preceded the audio: names, spellings, style.
     pub(crate) prompt: Option<String>,
+    /// Words that are likely in the audio.
+    #[serde(default)]
+    pub(crate) keywords: Vec<String>,
     /// Of the binary frames.
     pub(crate) encoding: Option<String>,
     pub(crate) sample_rate: Option<u32>,

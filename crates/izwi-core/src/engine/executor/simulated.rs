@@ -293,6 +293,7 @@ impl SimulatedExecutor {
             voices: if model.transcribes { Vec::new() } else { voices() },
             speed_range: Some((0.25, 4.0)),
             takes_instructions: model.clones_voices,
+            takes_keywords: model.transcribes,
             languages: languages.iter().map(|&code| code.to_owned()).collect(),
             translates: model.transcribes,
             clones_voices: model.clones_voices,

@@ -205,6 +205,9 @@ impl RequestProcessor {
         let mut options = request.transcription.checked()?;
         options.temperature.get_or_insert_default();
         options.seed = params.seed;
+        if self.profile.info.takes_keywords {
+            options.keywords.extend_from_slice(&self.config.keywords);
+        }
         let longest = self.config.max_audio_duration;
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();

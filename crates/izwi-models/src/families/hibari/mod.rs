@@ -99,6 +99,7 @@ impl Hibari {
                 voices: voices(),
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
+                takes_keywords: false,
                 languages: vec![LANGUAGE.to_owned()],
                 translates: false,
                 clones_voices: false,

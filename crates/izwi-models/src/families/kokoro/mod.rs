@@ -151,6 +151,7 @@ impl Kokoro {
                 voices: voices.list(),
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
+                takes_keywords: false,
                 languages: front_ends.languages(),
                 translates: false,
                 clones_voices: false,

@@ -152,6 +152,7 @@ impl LfmAudio {
             voices: voices(),
             speed_range: None,
             takes_instructions: false,
+            takes_keywords: false,
             languages: vec![plan::LANGUAGE.to_owned()],
             translates: false,
             clones_voices: false,

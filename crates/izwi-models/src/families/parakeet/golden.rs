@@ -143,7 +143,7 @@ fn parakeet_golden_transducer() {
                 let logits: Vec<f32> = ours.into_iter().flat_map(|(_, logits)| logits).collect();
                 compare(&format!("{name} logits"), &logits, &values(&golden["step_logits"]), TOLERANCE);
             }
-            let tokens = model.transcribe(&[&mel]).unwrap().remove(0);
+            let tokens = model.transcribe(&[&mel], &[None]).unwrap().remove(0);
             let times: Vec<_> = tokens.iter().map(|token| (token.start, token.end - token.start)).collect();
             let theirs: Vec<_> =
                 expected.frames.iter().copied().zip(expected.durations.iter().copied()).collect();
@@ -158,7 +158,7 @@ fn parakeet_golden_ctc() {
     let model = model("ctc");
     let mel = check_encoder(&model, "ctc.a");
     let expected: Case = SET.json("ctc.a");
-    let tokens = model.transcribe(&[&mel]).unwrap().remove(0);
+    let tokens = model.transcribe(&[&mel], &[None]).unwrap().remove(0);
     check_text(&model, tokens, &expected, "ctc.a");
 }
 
@@ -178,9 +178,9 @@ fn parakeet_golden_batch() {
         let alone = model.encoder.forward(&[mel]).unwrap();
         golden_set::assert_same("alone", &values(&ours), &values(&alone));
     }
-    let together = model.transcribe(&mels.each_ref()).unwrap();
+    let together = model.transcribe(&mels.each_ref(), &mels.each_ref().map(|_| None)).unwrap();
     for (mel, together) in mels.iter().zip(together) {
-        let alone = model.transcribe(&[mel]).unwrap().remove(0);
+        let alone = model.transcribe(&[mel], &[None]).unwrap().remove(0);
         let places = |tokens: &[Timed]| -> Vec<_> {
             tokens.iter().map(|token| (token.token, token.start, token.end)).collect()
         };
@@ -203,7 +203,7 @@ fn parakeet_golden_local_attention() {
     let encoded = model.encoder.forward(&[&mel]).unwrap();
     let theirs = by_rows(&golden["encoded"]).narrow(0, 0, model.rows(&mel)).unwrap();
     compare("local attention", &values(&encoded), &values(&theirs), TOLERANCE);
-    let found = model.transcribe(&[&mel]).unwrap().remove(0);
+    let found = model.transcribe(&[&mel], &[None]).unwrap().remove(0);
     assert_eq!(tokens(&found), expected.tokens);
     assert_eq!(model.vocabulary.decode(&expected.tokens), expected.text);
 }
@@ -250,7 +250,8 @@ fn parakeet_golden_layouts_are_one_model() {
         golden_set::assert_same(kind, &mel.values, &theirs.values);
         let [rows, theirs] = [&ours, &nemo].map(|model| values(&model.encoder.forward(&[&mel]).unwrap()));
         golden_set::assert_same(kind, &rows, &theirs);
-        let [found, theirs] = [&ours, &nemo].map(|model| model.transcribe(&[&mel]).unwrap().remove(0));
+        let [found, theirs] =
+            [&ours, &nemo].map(|model| model.transcribe(&[&mel], &[None]).unwrap().remove(0));
         assert_eq!(found, theirs, "{kind}");
         let [text, theirs] = [&ours, &nemo].map(|model| model.vocabulary.decode(&tokens(&found)));
         assert_eq!(text, theirs, "{kind}");
@@ -373,7 +374,7 @@ fn parakeet_golden_long_recordings_are_transcribed_chunk_by_chunk() {
     let words: Vec<Word> =
         steps.iter().flat_map(|step| &step.segments).flat_map(|segment| segment.words.clone()).collect();
     assert_eq!(words.iter().map(|word| word.text.as_str()).collect::<String>(), text);
-    let whole = model.transcribe(&[&model.front_end.frames(&samples)]).unwrap().remove(0);
+    let whole = model.transcribe(&[&model.front_end.frames(&samples)], &[None]).unwrap().remove(0);
     let expected = model.vocabulary.words(&whole);
     let texts: String = expected.iter().map(|word| format!(" {}", word.text.trim())).collect();
     assert_eq!(text, texts);
@@ -426,7 +427,7 @@ fn parakeet_golden_a_given_text_is_spelt_on_its_likeliest_path() {
     let encoded = model.encoder.forward(&[&model.front_end.frames(&samples)]).unwrap();
     let logits = output.forward(&encoded).unwrap().to_vec2::<f32>().unwrap();
     let likeliest: Vec<usize> = logits.iter().map(|row| argmax(row)).collect();
-    let tokens: Vec<u32> = collapse(&logits, *blank).iter().map(|token| token.token).collect();
+    let tokens: Vec<u32> = collapse(&logits, *blank, None).iter().map(|token| token.token).collect();
     let path = given::spell(&logits, &tokens, *blank, true);
     assert_eq!(path.len(), tokens.len());
     for (row, &likely) in likeliest.iter().enumerate() {
@@ -458,4 +459,31 @@ fn words_are_spelt_by_the_pairs_that_were_learnt_first() {
         );
     }
     assert!(model.vocabulary.spell(&"a".repeat(1000)).is_empty());
+}
+
+#[test]
+fn parakeet_keywords_are_written_where_they_are_close_and_change_no_other_recording() {
+    for (kind, cases) in
+        [("tdt", ["tdt.a", "tdt.b"]), ("ctc", ["ctc.a", "ctc.a"]), ("stream", ["stream.audio"; 2])]
+    {
+        let model = model(kind);
+        let mels = cases.map(|case| model.front_end.frames(&values(&SET.tensors(case)["audio"])));
+        let run = |mel: &Mel, words: &[String]| {
+            model.transcribe(&[mel], &[model.vocabulary.keywords(words)]).unwrap().remove(0)
+        };
+        let plain = run(&mels[0], &[]);
+        // Of random weights nothing can be foretold: a piece that is not written without keywords.
+        let new = (0..256)
+            .filter(|&piece| plain.iter().all(|token| token.token != piece))
+            .map(|piece| (piece, vec![model.vocabulary.decode(&[piece])]))
+            .find(|(piece, words)| run(&mels[0], words).iter().any(|token| token.token == *piece));
+        let (_, words) = new.expect("a keyword that is close");
+        let lists = [model.vocabulary.keywords(&words), None, model.vocabulary.keywords(&["a b".to_owned()])];
+        let heard = [&mels[0], &mels[0], &mels[1]];
+        let together = model.transcribe(&heard, &lists).unwrap();
+        for ((mel, list), together) in heard.into_iter().zip(&lists).zip(together) {
+            let alone = model.transcribe(&[mel], std::slice::from_ref(list)).unwrap().remove(0);
+            assert_eq!(tokens(&together), tokens(&alone), "{kind}");
+        }
+    }
 }

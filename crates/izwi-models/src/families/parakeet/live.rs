@@ -9,6 +9,7 @@ use super::vocabulary::Timed;
 use super::{Parakeet, Progress, ROWS_OF_STEP, Share, Source, Wants, segment};
 use crate::appended_audio::{AppendedAudio, Extent};
 use crate::conformer::{FRAMES_PER_ROW, FrontEnd};
+use crate::keywords::Keywords;
 use izwi_nn::Error;
 use izwi_types::{AudioProgress, InputError, PrepareLimits, Prepared, StepOutput, Work};
 
@@ -22,6 +23,8 @@ pub(super) struct Live {
     /// Rows of a chunk.
     chunk: usize,
     wants: Wants,
+    /// What tokens gain; `None` without keywords.
+    pub(super) keywords: Option<Arc<Keywords>>,
 }
 
 /// The chunks of recordings that can grow, in milliseconds.
@@ -38,6 +41,7 @@ impl Parakeet {
         &self,
         chunk_ms: u32,
         wants: Wants,
+        keywords: &[String],
         limits: &PrepareLimits,
     ) -> Result<Prepared, InputError> {
         let known = &self.info.chunks_ms;
@@ -47,8 +51,8 @@ impl Parakeet {
             InputError { param: "chunk_ms", message }
         })?;
         let longest = (ROWS_OF_STEP.min(limits.max_tokens_per_step) / chunk).max(1) * chunk;
-        let audio = AppendedAudio::new(SAMPLE_RATE_HZ);
-        Ok(Prepared::new(Work::Chunks { chunk, longest }, Arc::new(Live { audio, chunk, wants })))
+        let (audio, keywords) = (AppendedAudio::new(SAMPLE_RATE_HZ), self.vocabulary.keywords(keywords));
+        Ok(Prepared::new(Work::Chunks { chunk, longest }, Arc::new(Live { audio, chunk, wants, keywords })))
     }
 
     /// How far a recording reaches.

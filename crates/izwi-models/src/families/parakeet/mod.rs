@@ -20,6 +20,7 @@ use self::vocabulary::{Timed, TimedWord, Vocabulary};
 use super::LoadOptions;
 use crate::conformer::{Encoder, FRAMES_PER_ROW, FrontEnd, Mel, Stream};
 use crate::given_text::{self, GivenText};
+use crate::keywords::{Keywords, Place};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
 use crate::text::spoken_words::WordFinder;
@@ -86,6 +87,8 @@ struct Recording {
     /// What each step computes.
     pieces: Vec<Piece>,
     wants: Wants,
+    /// What tokens gain; `None` without keywords.
+    keywords: Option<Arc<Keywords>>,
     /// Words of a window of live audio that are decided, and not part of its transcript.
     decided: usize,
     /// The text that is aligned, where one is given.
@@ -150,6 +153,7 @@ impl Parakeet {
         Ok(Self {
             // A checkpoint does not tell its languages, its manifest does.
             info: ModelInfo {
+                takes_keywords: true,
                 state_bytes: encoder.stream_bytes(),
                 chunks_ms: live::chunks_ms(&config, &front_end),
                 aligns_text: matches!(head, Head::Ctc { .. }),
@@ -177,14 +181,18 @@ impl Parakeet {
         self.encoder.shape().rows(mel.frames)
     }
 
-    /// The tokens of each of some spectra, which have a frame at least.
-    fn transcribe(&self, spectra: &[&Mel]) -> Result<Vec<Vec<Timed>>, Error> {
+    /// The tokens of each of some spectra, which have a frame at least, with the keywords of each.
+    fn transcribe(
+        &self,
+        spectra: &[&Mel],
+        keywords: &[Option<Arc<Keywords>>],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
         if spectra.is_empty() {
             return Ok(Vec::new());
         }
         let encoded = self.encoder.forward(spectra)?;
         let counts: Vec<usize> = spectra.iter().map(|mel| self.rows(mel)).collect();
-        self.head.decode(&encoded, &counts)
+        self.head.decode(&encoded, &counts, keywords)
     }
 
     /// The segments that stretches complete, each with its given text.
@@ -214,19 +222,20 @@ impl Parakeet {
     fn go_on(
         &self,
         frames: &[&Mel],
+        keywords: &[Option<Arc<Keywords>>],
         progress: &mut [(&mut Progress, usize)],
     ) -> Result<Vec<Vec<Timed>>, Error> {
         let (Head::Transducer(transducer), false) = (&self.head, self.chunks.is_empty()) else {
-            return self.transcribe(frames);
+            return self.transcribe(frames, keywords);
         };
         if frames.is_empty() {
             return Ok(Vec::new());
         }
         let (mut streams, mut searches) = (Vec::new(), Vec::new());
-        for (progress, chunk) in progress {
+        for ((progress, chunk), keywords) in progress.iter_mut().zip(keywords) {
             let begun = match progress.begun.take() {
                 Some(begun) => begun,
-                None => (self.encoder.stream(*chunk), transducer.begin()?),
+                None => (self.encoder.stream(*chunk), transducer.begin()?.with(keywords)),
             };
             let (stream, search) = progress.begun.insert(begun);
             streams.push(stream);
@@ -347,36 +356,45 @@ impl Head {
         }
     }
 
-    /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each.
-    fn decode(&self, encoded: &Tensor, counts: &[usize]) -> Result<Vec<Vec<Timed>>, Error> {
+    /// The tokens of recordings whose rows follow one another in `encoded`, `counts` of each, with the keywords of each.
+    fn decode(
+        &self,
+        encoded: &Tensor,
+        counts: &[usize],
+        keywords: &[Option<Arc<Keywords>>],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
         let (output, blank) = match self {
-            Self::Transducer(transducer) => return transducer.decode(encoded, counts),
+            Self::Transducer(transducer) => return transducer.decode(encoded, counts, keywords),
             Self::Ctc { output, blank } => (output, *blank),
         };
         let logits = output.forward(encoded)?.to_vec2::<f32>()?;
         let mut rest = logits.as_slice();
-        let decoded = counts.iter().map(|&count| {
+        let decoded = counts.iter().zip(keywords).map(|(&count, keywords)| {
             let (own, others) = rest.split_at(count);
             rest = others;
-            collapse(own, blank)
+            collapse(own, blank, keywords.as_deref())
         });
         Ok(decoded.collect())
     }
 }
 
 /// The tokens of rows of logits: runs of one token are one, blanks none. A token begins where the one before it began to
-/// sound, and ends where it does.
-fn collapse(logits: &[Vec<f32>], blank: usize) -> Vec<Timed> {
+/// sound, and ends where it does. A token in place of the likeliest, because of `keywords`, has the run of that.
+fn collapse(logits: &[Vec<f32>], blank: usize, keywords: Option<&Keywords>) -> Vec<Timed> {
     let mut tokens: Vec<Timed> = Vec::new();
-    let mut before = blank;
+    let (mut before, mut written) = (blank, Place::default());
     for (row, logits) in logits.iter().enumerate() {
-        let token = argmax(logits);
-        if token != blank && token != before {
+        let likeliest = argmax(logits);
+        if likeliest != blank && likeliest != before {
+            let token = keywords.map_or(likeliest, |keywords| keywords.likeliest(written, logits));
+            if let Some(keywords) = keywords {
+                written = keywords.next(written, logits, token);
+            }
             let start = tokens.last().map_or(row.saturating_sub(1), |last| last.end);
             let logprob = logprob(logits, token);
             tokens.push(Timed { token: token as u32, start, end: row, logprob });
         }
-        before = token;
+        before = likeliest;
     }
     tokens
 }
@@ -403,6 +421,13 @@ impl Source<'_> {
     /// Whether its words are given.
     fn is_given(&self) -> bool {
         matches!(self, Self::Recording(Recording { given: Some(_), .. }, _))
+    }
+
+    fn keywords(&self) -> Option<Arc<Keywords>> {
+        match self {
+            Self::Recording(recording, _) => recording.keywords.clone(),
+            Self::Live(live) => live.keywords.clone(),
+        }
     }
 }
 
@@ -450,6 +475,7 @@ impl SpeechModel for Parakeet {
             "timestamp_granularities",
             "include",
             "seed",
+            "keywords",
         ])?;
         // The language follows the recording: a hint must name one, and has no effect.
         if let Some(wanted) =
@@ -459,7 +485,7 @@ impl SpeechModel for Parakeet {
             return Err(InputError { param: "language", message });
         }
         if let Some(chunk_ms) = input.chunk_ms {
-            return self.prepare_live(chunk_ms, wants, limits);
+            return self.prepare_live(chunk_ms, wants, &options.keywords, limits);
         }
         // Live windows are speech already. The warm-up must reach the network even if the detector finds no speech in its noise.
         let is_whole = input.window.is_some() || Arc::ptr_eq(&input.samples, &self.warm_up);
@@ -497,7 +523,8 @@ impl SpeechModel for Parakeet {
             Ok(Given::new(text, &self.vocabulary))
         });
         let given = given.transpose()?;
-        let recording = Recording { stretches, pieces, wants, decided, given };
+        let keywords = self.vocabulary.keywords(&options.keywords);
+        let recording = Recording { stretches, pieces, wants, keywords, decided, given };
         Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
     }
 
@@ -519,17 +546,18 @@ impl SpeechModel for Parakeet {
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let mut shares: Vec<_> = batch.iter_mut().map(|entry| self.share(entry)).collect();
-        let (mut frames, mut progress) = (Vec::new(), Vec::new());
+        let (mut frames, mut keywords, mut progress) = (Vec::new(), Vec::new(), Vec::new());
         let mut aligning = Vec::new();
         for share in shares.iter_mut().flatten() {
             if share.source.is_given() {
                 aligning.extend(share.piece.is_some().then_some(share));
             } else if let Some((mel, chunk)) = &share.piece {
                 frames.push(mel);
+                keywords.push(share.source.keywords());
                 progress.push((&mut *share.progress, *chunk));
             }
         }
-        let mut found = self.go_on(&frames, &mut progress)?.into_iter();
+        let mut found = self.go_on(&frames, &keywords, &mut progress)?.into_iter();
         let mut aligned = self.align(&mut aligning)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
             let Share { source, progress, piece, ends, finished } = share?;

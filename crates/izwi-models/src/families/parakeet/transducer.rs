@@ -1,10 +1,13 @@
 //! Transducers: tokens so far predict the next one jointly with each row of the encoder. Greedy search in lockstep over
 //! recordings, whose rows may come in pieces. Source: the Python package `nemo-toolkit` 3.0.0 (`GreedyBatchedTDTInfer`, `GreedyBatchedRNNTInfer`).
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::config::{Config, HeadShape};
 use super::vocabulary::Timed;
+use crate::keywords::{Keywords, Place};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::{Linear, LstmCell};
@@ -45,11 +48,20 @@ pub(super) struct Search {
     states: Vec<[Tensor; 2]>,
     /// What the tokens so far predict, `[1, joint width]`; `None` before the first rows.
     prediction: Option<Tensor>,
+    /// What tokens gain, and how far the last ones are in a keyword.
+    keywords: Option<Arc<Keywords>>,
+    written: Place,
     /// Tokens that were found and not taken yet.
     pub(super) found: Vec<Timed>,
 }
 
 impl Search {
+    /// This search, in which `keywords` may occur.
+    pub(super) fn with(mut self, keywords: &Option<Arc<Keywords>>) -> Self {
+        self.keywords.clone_from(keywords);
+        self
+    }
+
     fn is_open(&self) -> bool {
         self.at < self.known
     }
@@ -102,12 +114,18 @@ impl Transducer {
     }
 
     /// The tokens of recordings whose rows follow one another in `encoded` `[rows, width]`, `counts` of each, and the rows at
-    /// which they come.
+    /// which they come; `keywords` are those of each.
     ///
     /// # Errors
     /// Out of device memory.
-    pub(super) fn decode(&self, encoded: &Tensor, counts: &[usize]) -> Result<Vec<Vec<Timed>>, Error> {
-        let mut searches = counts.iter().map(|_| self.begin()).collect::<Result<Vec<_>, Error>>()?;
+    pub(super) fn decode(
+        &self,
+        encoded: &Tensor,
+        counts: &[usize],
+        keywords: &[Option<Arc<Keywords>>],
+    ) -> Result<Vec<Vec<Timed>>, Error> {
+        let begin = |keywords| Ok(self.begin()?.with(keywords));
+        let mut searches = keywords.iter().map(begin).collect::<Result<Vec<_>, Error>>()?;
         self.advance(encoded, counts, &mut searches.iter_mut().collect::<Vec<_>>())?;
         Ok(searches.into_iter().map(|search| search.found).collect())
     }
@@ -130,6 +148,8 @@ impl Transducer {
             last: None,
             states: self.cells.iter().map(state).collect::<Result<_, _>>()?,
             prediction: None,
+            keywords: None,
+            written: Place::default(),
             found: Vec::new(),
         })
     }
@@ -227,12 +247,15 @@ impl Transducer {
     fn follow(&self, search: &mut Search, logits: &[Vec<f32>]) -> Option<usize> {
         let first = search.at;
         while let Some(logits) = logits.get(search.at - first) {
-            let Decision { token, duration, logprob } = self.decide(logits);
+            let Decision { token, duration, logprob } = self.decide(search, logits);
             if token == self.blank {
                 search.at += duration.max(1);
                 continue;
             }
             let at = search.at;
+            if let Some(keywords) = &search.keywords {
+                search.written = keywords.next(search.written, &logits[..=self.blank], token);
+            }
             let ahead = if self.durations.is_empty() { 1 } else { duration };
             search.found.push(Timed { token: token as u32, start: at, end: at + ahead, logprob });
             search.count = if search.last == Some(at) { search.count + 1 } else { 1 };
@@ -246,9 +269,11 @@ impl Transducer {
         None
     }
 
-    fn decide(&self, logits: &[f32]) -> Decision {
+    fn decide(&self, search: &Search, logits: &[f32]) -> Decision {
         let (tokens, durations) = logits.split_at(self.blank + 1);
-        let token = argmax(tokens);
+        let keywords = search.keywords.as_ref();
+        let token =
+            keywords.map_or_else(|| argmax(tokens), |keywords| keywords.likeliest(search.written, tokens));
         let duration = self.durations.get(argmax(durations)).copied().unwrap_or(0);
         Decision { token, duration, logprob: logprob(tokens, token) }
     }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use regex::Regex;
 use tokenizers::Tokenizer;
 
+use crate::keywords::{Keywords, TokenBytes};
 use crate::text::sentencepiece;
 use izwi_nn::Error;
 
@@ -22,6 +24,10 @@ pub(super) struct Vocabulary {
     pieces: Vec<Piece>,
     /// Ids of the pieces by name.
     ids: HashMap<String, u32>,
+    /// The bytes of those that are text.
+    bytes: Arc<TokenBytes>,
+    /// Whether some are upper case.
+    is_cased: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +125,15 @@ impl Vocabulary {
             Piece { bytes, kind }
         };
         let ids = names.iter().zip(0..).map(|(name, id)| (name.clone(), id)).collect();
-        Ok(Self { ids, pieces: names.into_iter().map(piece).collect() })
+        let pieces: Vec<Piece> = names.into_iter().map(piece).collect();
+        let bytes = pieces.iter().map(|piece| match piece.kind {
+            Kind::Unknown | Kind::Special => Box::default(),
+            Kind::Text | Kind::Byte | Kind::Mark => piece.bytes.clone().into(),
+        });
+        let bytes = Arc::new(TokenBytes::new(bytes.collect()));
+        let is_upper =
+            |piece: &Piece| piece.kind == Kind::Text && piece.bytes.iter().any(u8::is_ascii_uppercase);
+        Ok(Self { ids, is_cased: pieces.iter().any(is_upper), pieces, bytes })
     }
 
     /// The tokens of a word as its letters were learnt in pairs: the ids are in the order of the pairs. None if it has a letter
@@ -146,6 +160,12 @@ impl Vocabulary {
             parts[at].push_str(&second);
         }
         parts.iter().map(|part| self.ids.get(part).copied()).collect::<Option<Vec<u32>>>().unwrap_or_default()
+    }
+
+    /// What the tokens of `words` gain; `None` without words. They are lower case where the network writes nothing else.
+    pub(super) fn keywords(&self, words: &[String]) -> Option<Arc<Keywords>> {
+        let words = words.iter().map(|word| if self.is_cased { word.clone() } else { word.to_lowercase() });
+        Keywords::new(&words.collect::<Vec<_>>(), &self.bytes).map(Arc::new)
     }
 
     /// Whether a token is none of text.

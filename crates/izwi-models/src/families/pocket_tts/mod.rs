@@ -166,6 +166,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         voices: voices.names().map(|name| describe(name, config)).collect(),
         speed_range: None,
         takes_instructions: false,
+        takes_keywords: false,
         languages: Vec::new(),
         translates: false,
         clones_voices: voices.clones(),

@@ -96,6 +96,7 @@ pub(super) fn recording(model: &Qwen3Asr, stretch: Stretch, context: &str, answe
         sampling: SamplingParams::GREEDY,
         seed: 0,
         max_tokens_per_step: 512,
+        keywords: None,
         has_logprobs: true,
         has_words: false,
         given: None,

@@ -18,6 +18,7 @@ use self::tokens::{Prompt, Vocabulary};
 use self::tower::Tower;
 use super::LoadOptions;
 use crate::given_text::GivenText;
+use crate::keywords::Keywords;
 use crate::log_mel::{FrontEnd, HOP, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, WINDOW_FRAMES};
@@ -122,6 +123,7 @@ impl Qwen3Asr {
         let row = config.text.width * size_of::<f32>();
         Ok(Self {
             info: ModelInfo {
+                takes_keywords: true,
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
                 aligns_text: aligner.is_some(),
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
@@ -345,6 +347,7 @@ impl SpeechModel for Qwen3Asr {
             sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },
             seed: input.seed(),
             max_tokens_per_step: limits.max_tokens_per_step,
+            keywords: Keywords::new(&options.keywords, &self.vocabulary.bytes),
             has_logprobs: options.logprobs(),
             has_words,
             given,

@@ -13,6 +13,7 @@ use super::audio::Window;
 use super::decoder::Piece;
 use super::tokens::{Prompt, Vocabulary};
 use crate::given_text::{GivenText, GivenWord, Progress, SaidWord};
+use crate::keywords::{Keywords, Place};
 use crate::log_mel::SAMPLE_RATE_HZ;
 use crate::text::heard::heard;
 use crate::text::spoken_words::{self, SpokenWord};
@@ -42,6 +43,8 @@ pub(super) struct Recording {
     pub(super) sampling: SamplingParams,
     pub(super) seed: u64,
     pub(super) max_tokens_per_step: usize,
+    /// What tokens gain; `None` without keywords.
+    pub(super) keywords: Option<Keywords>,
     pub(super) has_logprobs: bool,
     pub(super) has_words: bool,
     /// The text that is aligned, where one is given.
@@ -101,6 +104,8 @@ pub(super) struct State {
     /// Whether decided text waits for the language.
     awaits_language: bool,
     logprobs: Vec<f32>,
+    /// How far the generated tokens are in a keyword.
+    place: Place,
     /// Rows of each window, `[rows, width]`; `None` before the tower runs and once the positions are computed.
     pub(super) encoded: Vec<Option<Tensor>>,
     /// The last character so far.
@@ -130,6 +135,7 @@ impl State {
             language: None,
             awaits_language: false,
             logprobs: Vec::new(),
+            place: Place::default(),
             encoded: Vec::new(),
             last: None,
             heard: None,
@@ -157,6 +163,7 @@ impl State {
         self.awaits_language = self.language.is_none() && recording.decided.is_some();
         self.generated_from = self.tokens.len();
         self.logprobs.clear();
+        self.place = Place::default();
         self.encoded = vec![None; stretch.windows.len()];
         true
     }
@@ -262,8 +269,19 @@ impl State {
         let stretch = self.stretch(recording)?;
         let draws = Draws::new(mix(recording.seed ^ mix(self.stretch as u64)));
         let count = self.generated().len();
-        let token =
-            Draw { draws: &draws, counter: count as u64, sampling: &recording.sampling }.choose(logits, 0);
+        let draw = Draw { draws: &draws, counter: count as u64, sampling: &recording.sampling };
+        // The header of an answer, which names the language, is none of its words.
+        let is_text = self.language.is_some() || self.generated().contains(&vocabulary.mark);
+        let token = match recording.keywords.as_ref().filter(|_| is_text) {
+            Some(keywords) => {
+                let mut raised = logits.to_vec();
+                keywords.raise(self.place, &mut raised);
+                let token = draw.choose(&raised, 0);
+                self.place = keywords.next(self.place, logits, token as usize);
+                token
+            }
+            None => draw.choose(logits, 0),
+        };
         let mut output = StepOutput { generated_tokens: 1, ..StepOutput::default() };
         let is_end = vocabulary.is_end(token);
         if !is_end {
@@ -454,7 +472,7 @@ impl State {
     ) -> Vec<TokenLogprob> {
         let Some(at) = raw.rfind(text).filter(|_| !text.is_empty()) else { return Vec::new() };
         // What is before and behind the text is valid, so that its bytes are those of the tokens.
-        let tokens = self.generated().iter().map(|&token| vocabulary.bytes(token));
+        let tokens = self.generated().iter().map(|&token| vocabulary.bytes.of(token));
         let total: usize = tokens.clone().map(<[u8]>::len).sum();
         let kept = at..total.saturating_sub(raw.len() - at - text.len());
         let mut end = 0;

@@ -38,6 +38,7 @@ pub(super) fn in_pieces(model: &Qwen3Asr, has_words: bool) -> Prepared {
         sampling: SamplingParams::GREEDY,
         seed: 1,
         max_tokens_per_step: 512,
+        keywords: None,
         has_logprobs: true,
         has_words,
         given: None,
@@ -233,4 +234,44 @@ fn faulty_checkpoints_are_errors() {
     let text = fs::read_to_string(&path).unwrap().replace("<asr_text>", "<other>");
     fs::write(&path, text).unwrap();
     assert!(load().unwrap_err().to_string().contains("<asr_text>"));
+}
+
+/// The set's recording with what tokens of words gain, which are not told to the network.
+fn named(model: &Qwen3Asr, words: &[String]) -> Prepared {
+    let stretch = Stretch { max_tokens: 9, ..whole(model, &wave(24_000)) };
+    let recording = Recording {
+        language: Some("de".to_owned()),
+        keywords: Keywords::new(words, &model.vocabulary.bytes),
+        ..recording(model, stretch, "", "")
+    };
+    let work = State::new(&recording).unwrap().work(&recording);
+    Prepared::new(work, Arc::new(recording))
+}
+
+#[test]
+fn keywords_are_written_where_they_are_close_and_change_no_other_recording() {
+    let model = model("asr06");
+    let run = |words: &[String]| alone(&model, &named(&model, words), 16);
+    let plain = run(&[]);
+    // Of random weights nothing can be foretold: a token that is not written without keywords.
+    let pieces = (0..model.config.tokens as u32).map(|token| model.vocabulary.text(&[token]));
+    let new = pieces.filter(|piece| !piece.trim().is_empty() && !plain.text.contains(piece.trim()));
+    let words = new.map(|piece| vec![piece.trim().to_owned()]);
+    let near = words.take(2_000).find(|words| run(words).text.contains(&words[0])).expect("a close keyword");
+    assert_same(&run(&["zzzzzzzz".to_owned()]), &plain, "a word that is not close");
+    let prepared = [near.as_slice(), &[], &["b c".to_owned()]].map(|words| named(&model, words));
+    let mut engine = MiniEngine::new(&model, 8, 7, 16);
+    prepared.iter().for_each(|one| engine.admit(one));
+    for step in 0.. {
+        if !engine.has_work() {
+            break;
+        }
+        engine.step();
+        if step == 9 {
+            (0..prepared.len()).for_each(|at| engine.preempt(at));
+        }
+    }
+    for (ran, one) in engine.finish().iter().zip(&prepared) {
+        assert_same(ran, &alone(&model, one, 16), "beside other keywords");
+    }
 }

@@ -1,9 +1,11 @@
 //! The vocabulary of a checkpoint and its prompts. Has no constant ids.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use crate::keywords::TokenBytes;
 use crate::text::byte_pairs;
 use izwi_nn::Error;
 
@@ -17,7 +19,7 @@ const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 pub(super) struct Vocabulary {
     tokenizer: Tokenizer,
     /// The bytes of every token by id; none of special ones.
-    bytes: Vec<Box<[u8]>>,
+    pub(super) bytes: Arc<TokenBytes>,
     /// The token of [`MARK`].
     pub(super) mark: u32,
     ends: [u32; 2],
@@ -51,7 +53,8 @@ impl Vocabulary {
         let (mark, ends) = (named(MARK)?, [named(ENDS[0])?, named(ENDS[1])?]);
         let added = tokenizer.get_added_tokens_decoder().into_values().map(|token| token.content);
         let added = added.filter(|content| !content.is_empty()).collect();
-        Ok(Self { bytes: byte_pairs::token_bytes(&tokenizer), mark, ends, added, tokenizer })
+        let bytes = Arc::new(TokenBytes::new(byte_pairs::token_bytes(&tokenizer)));
+        Ok(Self { bytes, mark, ends, added, tokenizer })
     }
 
     /// Ids of a text in which added tokens are recognised.
@@ -83,14 +86,9 @@ impl Vocabulary {
         self.ends.contains(&token)
     }
 
-    /// The bytes of a token; none of special ones.
-    pub(super) fn bytes(&self, token: u32) -> &[u8] {
-        self.bytes.get(token as usize).map_or(&[], |bytes| bytes)
-    }
-
     /// The text of tokens, special ones left out; invalid UTF-8 becomes U+FFFD.
     pub(super) fn text(&self, tokens: &[u32]) -> String {
-        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| self.bytes(token)).copied().collect();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| self.bytes.of(token)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }

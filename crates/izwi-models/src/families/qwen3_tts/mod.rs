@@ -192,6 +192,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         voices: lookup::voices(&settings.config),
         speed_range: None,
         takes_instructions: settings.config.takes_instructions(),
+        takes_keywords: false,
         languages: Vec::new(),
         translates: false,
         clones_voices,

@@ -6,6 +6,7 @@
 use rayon::prelude::*;
 
 use super::sampling::spread;
+use crate::keywords::{Keywords, Place};
 use izwi_nn::sampling::argmax;
 use izwi_types::{InputError, TranscriptionOptions};
 
@@ -64,8 +65,10 @@ impl BeamOptions {
 pub(super) struct Hypothesis {
     pub(super) tokens: Vec<u32>,
     pub(super) logprobs: Vec<f32>,
-    /// Sum of the log-probabilities.
+    /// Sum of the log-probabilities and of what keywords gain.
     sum: f32,
+    /// How far it is in a keyword.
+    place: Place,
 }
 
 /// A search over one window.
@@ -83,8 +86,9 @@ struct Candidate {
     parent: usize,
     token: u32,
     logprob: f32,
-    /// Log-probability of the text with it.
+    /// Sum of the text with it, and its place.
     sum: f32,
+    place: Place,
 }
 
 impl Beams {
@@ -116,11 +120,12 @@ impl Beams {
         self.likeliest().len()
     }
 
-    /// Continues each text by `logits`, `[vocabulary]` for each of them, to which `rules` are applied first. Returns the parents
-    /// of those that go on.
+    /// Continues each text by `logits`, `[vocabulary]` for each of them, to which `rules` are applied first, and by what tokens of
+    /// `keywords` gain. Returns the parents of those that go on.
     pub(super) fn advance(
         &mut self,
         rules: impl Fn(&mut [f32], &[u32]) + Sync,
+        keywords: Option<&Keywords>,
         end: u32,
         logits: &mut [Vec<f32>],
     ) -> Vec<usize> {
@@ -132,13 +137,24 @@ impl Beams {
             .enumerate()
             .map(|(parent, (live, logits))| {
                 rules(logits, &live.tokens);
-                let peak = logits[argmax(logits)];
-                let total = peak + spread(logits, peak);
+                let best = argmax(logits);
+                let total = logits[best] + spread(logits, logits[best]);
                 let candidate = |(token, logit): (u32, f32)| {
                     let logprob = logit - total;
-                    Candidate { parent, token, logprob, sum: live.sum + logprob }
+                    let score = |keywords: &Keywords| {
+                        keywords.score(live.place, token, keywords.behind(logits, best, token))
+                    };
+                    let (gain, place) = keywords.map_or((0.0, live.place), score);
+                    Candidate { parent, token, logprob, sum: live.sum + logprob + gain, place }
                 };
-                largest(logits, count).into_iter().map(candidate).collect()
+                let mut tokens = largest(logits, count);
+                if let Some(keywords) = keywords {
+                    let least = tokens.last().map_or(f32::INFINITY, |token| token.1);
+                    let others = keywords.tokens(live.place).into_iter();
+                    let others = others.map(|token| (token, logits[token as usize]));
+                    tokens.extend(others.filter(|(_, logit)| *logit < least && *logit > f32::NEG_INFINITY));
+                }
+                tokens.into_iter().map(candidate).collect()
             })
             .collect();
         let mut candidates: Vec<Candidate> = candidates.into_iter().flatten().collect();
@@ -146,17 +162,17 @@ impl Beams {
         let mut live = Vec::with_capacity(count);
         let mut parents = Vec::with_capacity(count);
         for candidate in candidates {
-            let Candidate { parent, token, logprob, sum } = candidate;
+            let Candidate { parent, token, logprob, sum, place } = candidate;
             let Hypothesis { mut tokens, mut logprobs, .. } = self.live[parent].clone();
             logprobs.push(logprob);
             if token == end {
                 if self.finished.len() < self.options.candidates {
-                    self.finished.push(Hypothesis { tokens, logprobs, sum });
+                    self.finished.push(Hypothesis { tokens, logprobs, sum, place });
                 }
                 continue;
             }
             tokens.push(token);
-            live.push(Hypothesis { tokens, logprobs, sum });
+            live.push(Hypothesis { tokens, logprobs, sum, place });
             parents.push(parent);
             if live.len() == self.options.beam_size {
                 break;
@@ -201,7 +217,10 @@ fn largest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::keywords::TokenBytes;
 
     const END: u32 = 3;
 
@@ -222,7 +241,7 @@ mod tests {
     /// A step without rules over four tokens.
     fn step(beams: &mut Beams, rows: &[[f32; 4]]) -> Vec<usize> {
         let mut rows: Vec<Vec<f32>> = rows.iter().map(|row| logits(*row)).collect();
-        beams.advance(|_, _| (), END, &mut rows)
+        beams.advance(|_, _| (), None, END, &mut rows)
     }
 
     fn texts(beams: &Beams) -> Vec<Vec<u32>> {
@@ -244,6 +263,23 @@ mod tests {
         assert!(beams.is_complete());
         // ln(0.36 · 0.9) / 2 is more than ln 0.3.
         assert_eq!(beams.best().tokens, [1, 0]);
+    }
+
+    #[test]
+    fn a_keyword_gains_in_its_text_and_loses_where_it_does_not_go_on() {
+        let tokens = [" a", " b", "b", ""].map(|text| text.as_bytes().into());
+        let words = ["bb".to_owned()];
+        let keywords = Keywords::new(&words, &Arc::new(TokenBytes::new(tokens.into()))).unwrap();
+        let run = |second: [f32; 4]| {
+            let mut beams = Beams::new(options(2, 1.0, None));
+            beams.advance(|_, _| (), Some(&keywords), END, &mut [logits([0.6, 0.3, 0.1, 0.0])]);
+            let first = texts(&beams);
+            beams.advance(|_, _| (), Some(&keywords), END, &mut [logits(second), logits(second)]);
+            (first, texts(&beams))
+        };
+        assert_eq!(run([0.3, 0.1, 0.6, 0.0]), (vec![vec![1], vec![0]], vec![vec![1, 2], vec![0, 1]]));
+        let (_, left) = run([0.9, 0.1, 0.0, 0.0]);
+        assert_eq!(left[0], [0, 0], "0.6 · 0.9, without the gain of the other text");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl GivenTokens {
         let mut end = 0;
         let has_letters = |token: &u32| {
             let start = end;
-            end += vocabulary.bytes(*token).len();
+            end += vocabulary.bytes.of(*token).len();
             start < word.letters.end && word.letters.start < end
         };
         let letters: Vec<bool> = tokens.iter().map(has_letters).collect();

@@ -10,7 +10,7 @@ use super::window_decoder::WindowDecoder;
 use izwi_nn::Error;
 use izwi_types::{StepOutput, Work};
 
-use super::sampling::Draws;
+use super::sampling::{Draws, choose_with};
 use super::segments::{DecodingResult, is_loop};
 
 /// The most generated tokens for a second of the window, and alongside them: nobody speaks faster, loops do.
@@ -55,7 +55,9 @@ impl WindowDecoder {
         // The decided text and its first timestamp are part of what was generated before.
         self.rules.apply(&mut logits, &pass.tokens[pass.prompt_len - decided.tokens.len() - 1..]);
         let draws = Draws::new(recording.options.seed, window.frames.start, window.attempt);
-        let choice = draws.choose(&logits, window.temperature, count);
+        let choice = choose_with(recording.options.keywords.as_ref(), &mut pass.place, &logits, |logits| {
+            draws.choose(logits, window.temperature, count)
+        });
         pass.logprobs.push(choice.logprob);
         let mut ended = choice.token == self.vocabulary.end;
         if !ended {

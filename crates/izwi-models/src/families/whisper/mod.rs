@@ -22,6 +22,7 @@ use self::tokens::Vocabulary;
 use self::window_decoder::WindowDecoder;
 use super::LoadOptions;
 use crate::given_text::GivenText;
+use crate::keywords::Keywords;
 use crate::log_mel::{self, FrontEnd, LogMel, SAMPLE_RATE_HZ};
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::regions::{self, Region, WINDOW_FRAMES};
@@ -66,8 +67,6 @@ const MARGIN: usize = 100;
 const MIN_POSITIONS: usize = 64;
 /// Positions of a search's branch that blocks round up to, at their two ends.
 const BLOCK_MARGIN: usize = 64;
-/// Keywords take at most this part of the positions of a pass.
-const MAX_KEYWORD_SHARE: usize = 8;
 
 /// Loads the checkpoint in `folder`: `model.safetensors`, `tokenizer.json`, `config.json` and, if present,
 /// `generation_config.json`.
@@ -137,6 +136,7 @@ impl Whisper {
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
                 aligns_text: true,
+                takes_keywords: true,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },
@@ -180,8 +180,6 @@ impl Whisper {
         let vocabulary = &self.window_decoder.vocabulary;
         let task = if options.translate { vocabulary.translate } else { vocabulary.transcribe };
         let prompt = options.prompt.as_deref().map(str::trim).filter(|prompt| !prompt.is_empty());
-        let mut keywords = keyword_tokens(vocabulary, &options.keywords);
-        keywords.truncate(max_positions / MAX_KEYWORD_SHARE);
         let decided = input
             .window
             .as_ref()
@@ -195,7 +193,7 @@ impl Whisper {
             languages: candidates.collect::<Result<_, _>>()?,
             task: self.info.translates.then_some(task),
             prompt: prompt.map(|prompt| vocabulary.encode(&format!(" {prompt}"))).unwrap_or_default(),
-            keywords,
+            keywords: Keywords::new(&options.keywords, &vocabulary.bytes),
             words: options.words(),
             logprobs: options.logprobs(),
             temperature: input.temperature(),
@@ -323,13 +321,6 @@ impl Whisper {
         });
         self.decoder.forward(kv, &spans.collect::<Result<Vec<_>, Error>>()?)
     }
-}
-
-/// Tokens of the keywords as a list of a text, which the prompt of each window contains; none without keywords.
-fn keyword_tokens(vocabulary: &Vocabulary, keywords: &[String]) -> Vec<u32> {
-    let keywords: Vec<&str> =
-        keywords.iter().map(|keyword| keyword.trim()).filter(|keyword| !keyword.is_empty()).collect();
-    if keywords.is_empty() { Vec::new() } else { vocabulary.encode(&format!(" {}.", keywords.join(", "))) }
 }
 
 /// The widest search over passes of `max_positions` of which the engine holds one: up to half of the positions are generated,

@@ -1,6 +1,7 @@
 //! Token sampling with a counter-based generator: a draw depends on seed, window, attempt and position only, not on the
 //! batch, the chunking of prompts or preemption. Knows no tensor.
 
+use crate::keywords::{Keywords, Place};
 use izwi_nn::sampling::{argmax, mix};
 
 /// A chosen token.
@@ -47,6 +48,22 @@ impl Draws {
         };
         Choice { token: token as u32, logprob: logits[token] - peak - spread(logits, peak) }
     }
+}
+
+/// As [`Draws::choose`] with what tokens of `keywords` gain at `place`, which moves on. The log-probability has no gain.
+pub(super) fn choose_with(
+    keywords: Option<&Keywords>,
+    place: &mut Place,
+    logits: &[f32],
+    choose: impl Fn(&[f32]) -> Choice,
+) -> Choice {
+    let Some(keywords) = keywords else { return choose(logits) };
+    let mut raised = logits.to_vec();
+    keywords.raise(*place, &mut raised);
+    let Choice { token, .. } = choose(&raised);
+    *place = keywords.next(*place, logits, token as usize);
+    let peak = logits[argmax(logits)];
+    Choice { token, logprob: logits[token as usize] - peak - spread(logits, peak) }
 }
 
 /// `ln Σ exp(x − peak)`.

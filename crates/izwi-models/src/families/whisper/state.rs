@@ -12,6 +12,7 @@ use super::encoder::{Encoding, WindowMel};
 use super::given::Given;
 use super::segments::DecodingResult;
 use crate::given_text::Progress;
+use crate::keywords::{Keywords, Place};
 use crate::log_mel::LogMel;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
@@ -19,7 +20,7 @@ use izwi_nn::sampling::{logprob, mix};
 use izwi_types::Work;
 
 /// Options of a request as tokens; openai-whisper's `DecodingOptions`.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct DecodingOptions {
     /// Token of the language; `None` to detect it.
     pub(super) language: Option<u32>,
@@ -29,8 +30,8 @@ pub(super) struct DecodingOptions {
     pub(super) task: Option<u32>,
     /// Text tokens of the user's prompt.
     pub(super) prompt: Vec<u32>,
-    /// Text tokens of the keywords, which precede the previous text in the prompt of each window.
-    pub(super) keywords: Vec<u32>,
+    /// What the tokens of keywords gain; `None` without any.
+    pub(super) keywords: Option<Keywords>,
     pub(super) words: bool,
     /// Whether segments tell the log-probabilities of their tokens.
     pub(super) logprobs: bool,
@@ -86,6 +87,8 @@ pub(super) struct Pass {
     pub(super) start_at: usize,
     /// Log-probability of each generated token, or of each token of a given text.
     pub(super) logprobs: Vec<f32>,
+    /// How far the generated tokens are in a keyword.
+    pub(super) place: Place,
     /// The search that generates them, whose best text they become at its end; `None` if they are generated one by one.
     pub(super) beams: Option<Beams>,
     /// For [`PassKind::Align`]: the cross-attention weights of each alignment head, rows computed so far.
@@ -103,6 +106,7 @@ impl Pass {
             prompt_len,
             start_at,
             logprobs: Vec::new(),
+            place: Place::default(),
             beams: None,
             cross_weights: Vec::new(),
             recorded_rows: 0,

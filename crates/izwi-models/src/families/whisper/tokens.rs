@@ -2,11 +2,12 @@
 //!
 //! Owns `tokenizer.json`. Has no constant ids: they differ between checkpoints. Knows no tensor.
 
-use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use crate::keywords::TokenBytes;
 use crate::text::{byte_pairs, tokenizer_file};
 use izwi_nn::Error;
 
@@ -19,8 +20,8 @@ pub(super) const TIME_STEP_S: f64 = 0.02;
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     tokenizer: Tokenizer,
-    /// The byte that each character of a token stands for.
-    byte_of: HashMap<char, u8>,
+    /// The bytes of text tokens.
+    pub(super) bytes: Arc<TokenBytes>,
     pub(super) size: usize,
     /// `<|endoftext|>`: every id below it is text.
     pub(super) end: u32,
@@ -54,9 +55,12 @@ impl Vocabulary {
         let no_timestamps = id(&["<|notimestamps|>"])?;
         // Older tokenizer files end before the timestamps, which have always followed this token.
         let first_timestamp = tokenizer.token_to_id("<|0.00|>").unwrap_or(no_timestamps.saturating_add(1));
+        let end = id(&["<|endoftext|>"])?;
+        let mut bytes = byte_pairs::token_bytes(&tokenizer);
+        bytes.truncate(end as usize);
         let vocabulary = Self {
             size,
-            end: id(&["<|endoftext|>"])?,
+            end,
             start: id(&["<|startoftranscript|>"])?,
             transcribe: id(&["<|transcribe|>"])?,
             translate: id(&["<|translate|>"])?,
@@ -65,7 +69,7 @@ impl Vocabulary {
             no_timestamps,
             first_timestamp,
             languages: languages(&tokenizer),
-            byte_of: byte_pairs::alphabet(),
+            bytes: Arc::new(TokenBytes::new(bytes)),
             tokenizer,
         };
         let highest = vocabulary.languages.iter().map(|(_, id)| *id).chain([first_timestamp]).max();
@@ -99,12 +103,6 @@ impl Vocabulary {
     pub(super) fn text(&self, ids: &[u32]) -> String {
         let text: Vec<u32> = ids.iter().copied().filter(|&id| self.is_text(id)).collect();
         self.tokenizer.decode(&text, false).unwrap_or_default()
-    }
-
-    /// Bytes of the text of a token; empty for an id that is none. They need not be whole characters.
-    pub(super) fn bytes(&self, id: u32) -> Vec<u8> {
-        let token = self.tokenizer.id_to_token(id).unwrap_or_default();
-        byte_pairs::bytes_of(&token, &self.byte_of).into_vec()
     }
 
     /// The token of a language code.

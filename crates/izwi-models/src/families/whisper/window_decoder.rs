@@ -8,7 +8,7 @@ use super::config::FRAMES_PER_POSITION;
 use super::context::Context;
 use super::decoder::SpanOutput;
 use super::rules::Rules;
-use super::sampling::{Draws, probability};
+use super::sampling::{Draws, choose_with, probability};
 use super::segments::{
     DecodingResult, SegmentSpan, SegmentSpans, compression_ratio, is_loop, is_phantom, split_segments,
 };
@@ -92,13 +92,11 @@ impl WindowDecoder {
         }
         let most = recording.options.max_positions / 2 - 1;
         let conditioned = state.window.conditioned;
-        let keywords: &[u32] = if conditioned { &recording.options.keywords } else { &[] };
         let shown = if conditioned { &state.history[state.prompt_reset_since..] } else { &[] };
-        let shown = &shown[shown.len().saturating_sub(most.saturating_sub(keywords.len()))..];
-        let mut tokens = Vec::with_capacity(keywords.len() + shown.len() + 4);
-        if !(keywords.is_empty() && shown.is_empty()) {
+        let shown = &shown[shown.len().saturating_sub(most)..];
+        let mut tokens = Vec::with_capacity(shown.len() + 4);
+        if !shown.is_empty() {
             tokens.push(self.vocabulary.previous);
-            tokens.extend(keywords);
             tokens.extend(shown);
         }
         let start_at = tokens.len();
@@ -193,7 +191,10 @@ impl WindowDecoder {
         let (window, pass) = (&state.window, &mut state.pass);
         self.rules.apply(&mut logits, pass.generated());
         let draws = Draws::new(recording.options.seed, window.frames.start, window.attempt);
-        let choice = draws.choose(&logits, window.temperature, pass.generated().len());
+        let (keywords, at) = (recording.options.keywords.as_ref(), pass.generated().len());
+        let choice = choose_with(keywords, &mut pass.place, &logits, |logits| {
+            draws.choose(logits, window.temperature, at)
+        });
         pass.logprobs.push(choice.logprob);
         let most = recording.options.max_positions;
         let mut ended = choice.token == self.vocabulary.end;
@@ -219,7 +220,7 @@ impl WindowDecoder {
         let pass = &mut state.pass;
         let Some(beams) = &mut pass.beams else { return StepOutput::default() };
         let rules = |logits: &mut [f32], tokens: &[u32]| self.rules.apply(logits, tokens);
-        let parents = beams.advance(rules, self.vocabulary.end, logits);
+        let parents = beams.advance(rules, recording.options.keywords.as_ref(), self.vocabulary.end, logits);
         let most = recording.options.max_positions;
         let ended = beams.is_complete()
             || beams.len() >= most / 2
@@ -474,7 +475,8 @@ impl WindowDecoder {
         }
         let tokens = span.tokens.clone().map(|at| (result.tokens[at], result.logprobs[at]));
         let text = tokens.filter(|(id, _)| self.vocabulary.is_text(*id));
-        text.map(|(id, logprob)| TokenLogprob { bytes: self.vocabulary.bytes(id), logprob }).collect()
+        text.map(|(id, logprob)| TokenLogprob { bytes: self.vocabulary.bytes.of(id).to_vec(), logprob })
+            .collect()
     }
 
     /// Whether a segment has text and a duration, and is not part of a loop.

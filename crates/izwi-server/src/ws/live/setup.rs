@@ -32,6 +32,7 @@ pub(super) struct Setup {
     /// Code of the language, if the client set it.
     pub(super) language: Option<String>,
     pub(super) word_times: bool,
+    keywords: Vec<String>,
     priority: Priority,
 }
 
@@ -51,9 +52,15 @@ impl Setup {
         let rate_hz = fields.sample_rate.unwrap_or(RATE_HZ);
         check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
         let turns = turn_options(&fields, method)?;
-        let prompt = TranscriptionOptions { prompt: fields.prompt, ..Default::default() }.checked();
-        let prompt = prompt.map_err(|error| ApiError::invalid(error.param, error.message))?.prompt;
+        let likely =
+            TranscriptionOptions { prompt: fields.prompt, keywords: fields.keywords, ..Default::default() };
+        let TranscriptionOptions { prompt, keywords, .. } =
+            likely.checked().map_err(|error| ApiError::invalid(error.param, error.message))?;
         let profile = engine.profile();
+        if !(keywords.is_empty() || profile.info.takes_keywords) {
+            let message = "this model does not take keywords; choose another for it";
+            return Err(ApiError::invalid("keywords", message));
+        }
         let code = |wanted: String| {
             languages::supported(&wanted, &profile.info.languages)
                 .map_err(|message| ApiError::invalid("language", message))
@@ -63,13 +70,13 @@ impl Setup {
         let options =
             LiveOptions { encoding: pcm, rate_hz, method, turns, prompt: prompt.unwrap_or_default() };
         let word_times = fields.word_times.unwrap_or(false);
-        Ok((Self { encoding, language, word_times, priority, engine }, options))
+        Ok((Self { encoding, language, word_times, keywords, priority, engine }, options))
     }
 
     /// The engine's request for audio that it takes as it arrives.
     pub(super) fn stream_request(&self, audio: AudioStream) -> EngineCoreRequest {
-        let options =
-            TranscriptionOptions { language: self.language.clone(), ..TranscriptionOptions::default() };
+        let (language, keywords) = (self.language.clone(), self.keywords.clone());
+        let options = TranscriptionOptions { language, keywords, ..TranscriptionOptions::default() };
         EngineCoreRequest::listen(audio).with_transcription(options.with_words()).with_priority(self.priority)
     }
 
@@ -81,8 +88,12 @@ impl Setup {
         context: String,
         language: Option<String>,
     ) -> EngineCoreRequest {
-        let options =
-            TranscriptionOptions { language, prompt: Some(context), ..TranscriptionOptions::default() };
+        let options = TranscriptionOptions {
+            language,
+            prompt: Some(context),
+            keywords: self.keywords.clone(),
+            ..TranscriptionOptions::default()
+        };
         EngineCoreRequest::asr(file)
             .with_transcription(options.with_words().with_logprobs())
             .with_window(window)

@@ -110,7 +110,7 @@ fn whole(model: &Parakeet, chunk_ms: u32, samples: &[f32]) -> Segment {
     }
     let mut stream = model.encoder.stream(chunk_ms as usize / 80);
     let encoded = model.encoder.advance(&[&mel], &mut [&mut stream]).unwrap();
-    let mut tokens = transducer.decode(&encoded, &[stream.rows()]).unwrap().remove(0);
+    let mut tokens = transducer.decode(&encoded, &[stream.rows()], &[None]).unwrap().remove(0);
     tokens.retain(|token| !model.vocabulary.is_special(token.token));
     if model.head.settles_marks() {
         model.vocabulary.settle(&mut tokens);

@@ -37,7 +37,7 @@ fn tokens_that_are_parts_of_characters_keep_their_bytes() {
         let vocabulary = &model.window_decoder.vocabulary;
         for text in [" Hello, world!", " naïve café", "漢字かな", " 🙂🙃"] {
             let bytes: Vec<u8> =
-                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes(id)).collect();
+                vocabulary.encode(text).into_iter().flat_map(|id| vocabulary.bytes.of(id).to_vec()).collect();
             assert_eq!(String::from_utf8_lossy(&bytes), text);
         }
     }
@@ -78,23 +78,32 @@ fn languages_are_accepted_by_code_tag_or_name() {
 }
 
 #[test]
-fn one_of_the_given_languages_is_detected_and_keywords_stay_in_the_prompt() {
+fn one_of_the_given_languages_is_detected() {
     let (samples, _) = clips().remove(0);
     let languages = vec!["German".to_owned(), "fr".to_owned()];
     let transcript = one(&BASE, asking(listen(&samples), |options| options.languages = languages));
     assert!(["de", "fr"].contains(&transcript.language.as_deref().unwrap()), "{transcript:?}");
     let refused = asking(listen(&[]), |options| options.languages = vec!["de".to_owned()]);
     assert_eq!(TINY.decoding_options(&refused, &LIMITS).unwrap_err().param, "languages");
+}
 
-    let decoding_options = |keywords| {
-        BASE.decoding_options(&asking(listen(&[]), |options| options.keywords = keywords), &LIMITS).unwrap()
+/// The first clip, greedy or searched, with keywords.
+fn named(beam_size: u64, keywords: &[&str]) -> ListenInput {
+    asking(listen(&clips()[0].0), |options| {
+        options.beam_size = Some(beam_size);
+        options.keywords = keywords.iter().map(|word| (*word).to_owned()).collect();
+    })
+}
+
+#[test]
+fn keywords_that_nobody_says_are_not_written_and_change_no_other_recording() {
+    let inputs = || {
+        let lists: [&[&str]; 3] = [&["Kelvora", "Dash Woodward"], &[], &["leisurely", "powers"]];
+        lists.into_iter().flat_map(|words| [1, 3].map(|beam_size| named(beam_size, words)))
     };
-    let keywords = vec!["Izwi".to_owned(), " ".to_owned(), "kestrel".to_owned()];
-    let options = decoding_options(keywords);
-    assert_eq!(BASE.window_decoder.vocabulary.text(&options.keywords), " Izwi, kestrel.");
-    let keywords = vec!["word".to_owned(); 500];
-    let options = decoding_options(keywords);
-    assert!(options.keywords.len() <= options.max_positions / MAX_KEYWORD_SHARE);
-    let named = asking(listen(&samples), |options| options.keywords = vec!["Izwi".to_owned()]);
-    assert!(!one(&BASE, named).text.is_empty());
+    let alone: Vec<Transcript> = inputs().map(|input| one(&TINY, input)).collect();
+    assert_eq!(alone[0].text, alone[2].text);
+    assert!(["Kelvora", "Woodward"].iter().all(|word| !alone[1].text.contains(word)), "{}", alone[1].text);
+    let prepared = inputs().map(|input| prepare(&TINY, input)).collect();
+    assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
 }
