@@ -26,7 +26,7 @@ fn form(fields: &[(&str, &str)]) -> Form {
 async fn every_response_format_works_with_json_and_form_requests() -> Result<()> {
     let server = Setup::listener("aligned").start().await?;
     for (format, content_type, part) in [
-        (None, "application/json", r#""words":[{"word":"word0","start":0.0,"end":1.0,"#),
+        (None, "application/json", r#""words":[{"word":"word0","start":0.0,"end":0.5,"#),
         (Some("json"), "application/json", r#"{"text":"word2","start":2.0,"end":3.0}"#),
         (Some("srt"), "application/x-subrip", "2\n00:00:01,000 --> 00:00:02,000\nword1\n\n"),
         (Some("vtt"), "text/vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nword0\n\n"),
@@ -70,7 +70,7 @@ async fn what_cannot_be_aligned_is_refused_by_field() -> Result<()> {
     refused(&server, json!({"response_format": "xml"}), 400, "response_format", "json, srt, vtt, textgrid")
         .await?;
     refused(&server, json!({"audio": ""}), 400, "audio", "").await?;
-    refused(&server, json!({"audio": base64(b"noise")}), 400, "audio", "no supported format").await?;
+    refused(&server, json!({"audio": base64(b"noise")}), 415, "audio", "no supported format").await?;
     refused(&server, json!({"language": 7}), 400, "language", "").await?;
     let long = "word ".repeat(20_000);
     refused(&server, json!({"text": long}), 400, "text", "characters").await?;
