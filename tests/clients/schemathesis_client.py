@@ -21,6 +21,7 @@ BEYOND_THE_SCHEMA = {
     | {"response_format", "sample_rate", "bit_rate", "word_times"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"},
+    "/v1/audio/alignments": {"file", "audio", "audio_base64", "text", "language", "model"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
@@ -36,6 +37,7 @@ FORM, JSON = "multipart/form-data", "application/json"
 RECORDINGS = {
     "/v1/audio/speech": {JSON: ["ref_audio"]},
     "/v1/audio/transcriptions": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
+    "/v1/audio/alignments": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/translations": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/voices": {FORM: ["file", "audio_sample", "ref_audio"], JSON: ["ref_audio", "audio_sample"]},
 }

@@ -259,13 +259,21 @@ mod tests {
         LiveWord { text: format!(" {text}"), start_ms, end_ms, probability: 0.9, certainty: 0.9 }
     }
 
+    /// Commits the words that a transcript decides, and counts them.
+    fn take(turn: &mut LiveTurn, words: Option<Vec<LiveWord>>, end_ms: u64) -> usize {
+        let new = turn.take(words, end_ms, false);
+        let count = new.len();
+        turn.commit(new);
+        count
+    }
+
     #[test]
     fn a_long_window_is_cut_behind_a_decided_sentence() {
         let mut turn = LiveTurn::new(0, 1_000);
         let said = [word("One", 1_100, 1_400), word("two.", 1_400, 2_000), word("Three", 3_000, 3_400)];
-        assert!(turn.take(Some(said.to_vec()), 6_500, false).is_empty());
+        assert_eq!(take(&mut turn, Some(said.to_vec()), 6_500), 0);
         let said = [&said[..], &[word("four", 7_000, 7_400)]].concat();
-        assert_eq!(turn.take(Some(said), 7_500, false).len(), 3);
+        assert_eq!(take(&mut turn, Some(said), 7_500), 3);
         assert_eq!((turn.window_ms, turn.context(), turn.decided().as_str()), (2_500, " One two.", " Three"));
         assert_eq!((turn.text(), turn.partial().as_str()), ("One two. Three", " four"));
     }
@@ -274,15 +282,15 @@ mod tests {
     fn a_turn_whose_words_are_decided_needs_no_transcript_of_its_silence() {
         let mut turn = LiveTurn::new(0, 0);
         let said = || Some(vec![word("One", 100, 400)]);
-        turn.take(said(), 800, false);
-        assert_eq!(turn.take(said(), 1_200, false).len(), 1);
+        take(&mut turn, said(), 800);
+        assert_eq!(take(&mut turn, said(), 1_200), 1);
         (turn.end_ms, turn.speech_end_ms) = (Some(1_500), 1_000);
         assert!(turn.is_transcribed());
         turn.speech_end_ms = 1_001;
         assert!(!turn.is_transcribed(), "a word may follow");
-        turn.take(None, 1_400, false);
+        take(&mut turn, None, 1_400);
         assert!(!turn.is_transcribed(), "there was no transcript");
-        turn.take(Some(vec![word("two", 900, 1_100)]), 1_400, false);
+        take(&mut turn, Some(vec![word("two", 900, 1_100)]), 1_400);
         assert!(!turn.is_transcribed(), "a word is not decided");
     }
 
@@ -291,8 +299,8 @@ mod tests {
         let mut turn = LiveTurn::new(0, 0);
         let said: Vec<LiveWord> =
             (0..10).map(|n| word("word", n * 1_000, n * 1_000 + 800 + 10 * n)).collect();
-        turn.take(Some(said[..9].to_vec()), 9_500, false);
-        assert_eq!(turn.take(Some(said), 10_000, false).len(), 9);
+        take(&mut turn, Some(said[..9].to_vec()), 9_500);
+        assert_eq!(take(&mut turn, Some(said), 10_000), 9);
         assert_eq!(
             turn.window_ms, 3_915,
             "between the fourth and the fifth, the longest pause of the later half"
@@ -306,10 +314,10 @@ mod tests {
         let said = |from: u64, to: u64| {
             (from..to).map(|n| word("no", n * 1_000, n * 1_000 + 900)).collect::<Vec<_>>()
         };
-        assert_eq!(turn.take(Some(said(0, 16)), 16_000, false).len(), 14);
+        assert_eq!(take(&mut turn, Some(said(0, 16)), 16_000), 14);
         assert!(turn.window_ms > 0);
         turn.end_ms = Some(17_000);
-        assert_eq!(turn.take(Some(said(14, 17)), 17_000, false).len(), 3);
+        assert_eq!(take(&mut turn, Some(said(14, 17)), 17_000), 3);
         assert_eq!(turn.text().split_whitespace().count(), 17);
         let mut rest = turn.into_rest();
         let mut near = LiveTurn::new(4, 18_000);
