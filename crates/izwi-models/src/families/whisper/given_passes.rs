@@ -8,8 +8,6 @@
 
 use std::ops::Range;
 
-use super::alignment::CrossWeights;
-use super::config::FRAMES_PER_POSITION;
 use super::given::{Given, tokens};
 use super::segments::{DecodingResult, split_segments};
 use super::state::{DecodingState, Pass, PassKind, Recording};
@@ -126,12 +124,7 @@ impl WindowDecoder {
     /// The words of the window, timed by the pass that has ended, and those before them, which are not found.
     fn said(&self, recording: &Recording, given: &Given, state: &DecodingState) -> Vec<Option<SaidWord>> {
         let (window, pass) = (&state.window, &state.pass);
-        let cross_weights = CrossWeights {
-            heads: &pass.cross_weights,
-            rows: pass.tokens.len(),
-            positions: window.positions,
-            used: (window.frames.len() / FRAMES_PER_POSITION).clamp(1, window.positions),
-        };
+        let cross_weights = state.cross_weights();
         let bounds = cross_weights.bounds(pass.prompt_len..pass.tokens.len() - 1);
         let at = |token: usize| {
             let position = bounds.get(token).copied().unwrap_or_default();

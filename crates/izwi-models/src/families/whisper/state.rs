@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::alignment::CrossWeights;
 use super::beam_search::{BeamOptions, Beams};
 use super::config::FRAMES_PER_POSITION;
 use super::context::{Context, Decided};
@@ -215,6 +216,17 @@ pub(super) struct DecodingState {
 }
 
 impl DecodingState {
+    /// The cross-attention weights of the pass over the window.
+    pub(super) fn cross_weights(&self) -> CrossWeights<'_> {
+        let Self { window, pass, .. } = self;
+        CrossWeights {
+            heads: &pass.cross_weights,
+            rows: pass.tokens.len(),
+            positions: window.positions,
+            used: (window.frames.len() / FRAMES_PER_POSITION).clamp(1, window.positions),
+        }
+    }
+
     /// Replaces the finished pass and returns the work of the new one: the encoder's first, if the window needs it.
     pub(super) fn begin(&mut self, pass: Pass) -> Work {
         self.pass = pass;

@@ -2,9 +2,8 @@
 //!
 //! The algorithm is openai-whisper's, <https://github.com/openai/whisper/blob/main/whisper/transcribe.py>. Knows no tensor.
 
-use super::alignment::{self, CrossWeights, TimedWord};
+use super::alignment::{self, TimedWord};
 use super::beam_search::BeamOptions;
-use super::config::FRAMES_PER_POSITION;
 use super::context::Context;
 use super::decoder::SpanOutput;
 use super::rules::Rules;
@@ -332,13 +331,8 @@ impl WindowDecoder {
             let end = state.window.frames.end;
             return self.next_window(recording, state, end, Vec::new());
         };
-        let (window, pass) = (&state.window, &state.pass);
-        let cross_weights = CrossWeights {
-            heads: &pass.cross_weights,
-            rows: pass.tokens.len(),
-            positions: window.positions,
-            used: (window.frames.len() / FRAMES_PER_POSITION).clamp(1, window.positions),
-        };
+        let pass = &state.pass;
+        let cross_weights = state.cross_weights();
         // The row before a token aligns it; the row of the end token aligns nothing.
         let first = pass.tokens.len() - 2 - self.text_len(&result);
         let begins = cross_weights.begins(first..pass.tokens.len() - 1);
