@@ -116,6 +116,18 @@ impl Session {
         }
     }
 
+    /// The text frames up to the end of the session, which must be a normal one.
+    pub async fn rest(&mut self) -> Result<Vec<Value>> {
+        let mut frames = Vec::new();
+        loop {
+            match self.next().await? {
+                Incoming::Frame(frame) => frames.push(frame),
+                Incoming::Closed(Some(1_000)) => return Ok(frames),
+                other => bail!("expected frames and a normal end, got {other:?} after {frames:?}"),
+            }
+        }
+    }
+
     /// The next text frame, which must be of this type.
     pub async fn expect(&mut self, kind: &str) -> Result<Value> {
         let frame = self.frame().await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::pcm;
 use izwi_tests::synthetic::{RATE_HZ, noise};
-use izwi_tests::{Incoming, Session, Setup, TestServer};
+use izwi_tests::{Session, Setup, TestServer};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -31,21 +31,6 @@ async fn send(session: &mut Session, samples: &[f32]) {
     }
 }
 
-/// The frames up to the end of the session.
-async fn rest(session: &mut Session) -> Vec<Value> {
-    let mut frames = Vec::new();
-    loop {
-        match session.next().await.unwrap() {
-            Incoming::Frame(frame) => frames.push(frame),
-            Incoming::Closed(code) => {
-                assert_eq!(code, Some(1_000), "{frames:?}");
-                return frames;
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 fn of<'a>(frames: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
     frames.iter().filter(move |frame| frame["type"] == kind)
 }
@@ -59,7 +44,7 @@ async fn what_is_committed_is_the_transcript_of_the_turn() {
     assert_eq!((&created["model"], &created["sample_rate"]), (&json!("listener"), &json!(16_000)));
     send(&mut session, &speech(3)).await;
     session.send(json!({"type": "input.done"})).await.unwrap();
-    let frames = rest(&mut session).await;
+    let frames = session.rest().await.unwrap();
     let turns: Vec<&Value> = of(&frames, "turn.end").collect();
     assert!(!turns.is_empty(), "{frames:?}");
     assert_eq!(of(&frames, "speech.started").count(), turns.len());
@@ -87,7 +72,7 @@ async fn a_session_without_speech_has_no_text_and_no_configuration_is_needed() {
     send(&mut session, &noise(4, 0.01)).await;
     session.send(json!({"type": "ping"})).await.unwrap();
     session.send(json!({"type": "input.done"})).await.unwrap();
-    let frames = rest(&mut session).await;
+    let frames = session.rest().await.unwrap();
     let kinds: Vec<&str> = frames.iter().filter_map(|frame| frame["type"].as_str()).collect();
     assert!(kinds.iter().all(|kind| ["session.created", "pong", "session.done"].contains(kind)), "{kinds:?}");
     assert_eq!(kinds.last(), Some(&"session.done"));

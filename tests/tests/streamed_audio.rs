@@ -14,7 +14,7 @@ use izwi_core::engine::{
 };
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::synthetic::RATE_HZ;
-use izwi_tests::{Incoming, Session, TestServer, copy, eventually};
+use izwi_tests::{Session, TestServer, copy, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::Message;
@@ -116,21 +116,6 @@ async fn send(session: &mut Session, samples: &[f32], piece: usize) {
     }
 }
 
-/// The frames up to the end of the session.
-async fn rest(session: &mut Session) -> Vec<Value> {
-    let mut frames = Vec::new();
-    loop {
-        match session.next().await.unwrap() {
-            Incoming::Frame(frame) => frames.push(frame),
-            Incoming::Closed(code) => {
-                assert_eq!(code, Some(1_000), "{frames:?}");
-                return frames;
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
 fn of<'a>(frames: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
     frames.iter().filter(move |frame| frame["type"] == kind)
 }
@@ -188,7 +173,7 @@ async fn sessions_of_any_latency_transcribe_each_turn_once() {
         let sent = if piece < 100 { &speech[..4 * RATE_HZ] } else { &speech[..] };
         send(&mut session, sent, piece).await;
         session.send(json!({"type": "input.done"})).await.unwrap();
-        let frames = rest(&mut session).await;
+        let frames = session.rest().await.unwrap();
         check(&engine, &frames, chunk_ms, sent).await;
     });
     join_all(sessions).await;
@@ -233,7 +218,7 @@ async fn a_client_that_pauses_within_a_turn_gets_the_rest_of_it() {
     let before = of(&frames, "committed").count();
     send(&mut session, &speech[BEGUN..], 1_600).await;
     session.send(json!({"type": "input.done"})).await.unwrap();
-    frames.extend(rest(&mut session).await);
+    frames.extend(session.rest().await.unwrap());
     assert!(of(&frames, "committed").count() > before, "{frames:?}");
     assert_eq!(of(&frames, "turn.end").count(), of(&frames, "speech.started").count());
 }
@@ -268,7 +253,7 @@ async fn garbage_is_answered_and_the_session_goes_on() {
     }
     send(&mut session, &speech(), 1_600).await;
     session.send(json!({"type": "input.done"})).await.unwrap();
-    let frames = rest(&mut session).await;
+    let frames = session.rest().await.unwrap();
     assert_eq!(of(&frames, "turn.end").count(), of(&frames, "speech.started").count(), "{frames:?}");
     let refused = engine.generate_streaming(request(&AudioStream::new(81))).await.unwrap_err();
     assert!(refused.to_string().contains("[480, 240, 160, 80] ms, not 81"), "{refused}");
