@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use izwi_core::engine::Precision;
 use izwi_core::engine::{
-    AudioInput, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput,
+    AudioInput, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineOutput, FinishReason,
     TranscriptionOptions,
 };
 use izwi_hub::{Silent, Store};
@@ -16,6 +16,18 @@ use crate::clips;
 /// `IZWI_HOME`, else the store of the tests.
 pub fn home() -> PathBuf {
     std::env::var_os("IZWI_HOME").map_or_else(|| clips::root().join("target/izwi-home"), PathBuf::from)
+}
+
+/// A WAV of this text, generated with `seed`.
+///
+/// # Errors
+/// The request fails, or ends early.
+pub async fn speak(engine: &Engine, text: &str, seed: u64) -> Result<Vec<u8>> {
+    let mut params = engine.profile().default_params();
+    params.seed = Some(seed);
+    let output = engine.generate(EngineCoreRequest::tts(text).with_params(params)).await?;
+    ensure!(output.stats.finish_reason == FinishReason::Stop, "'{text}' was not spoken to its end");
+    Ok(izwi_audio::wav::to_bytes(&output.audio.samples, output.audio.sample_rate)?)
 }
 
 /// The folder of an installed model; pulls it if missing. Blocks.

@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Parser;
 use izwi_benches::clips;
 use izwi_benches::engines;
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, TranscriptionOptions};
+use izwi_core::engine::{Engine, EngineCoreRequest, TranscriptionOptions};
 use izwi_tests::Dice;
 use izwi_tests::wer::{self, Score};
 
@@ -116,14 +116,6 @@ fn names() -> Vec<String> {
     names
 }
 
-async fn speak(engine: &Engine, text: &str) -> Result<Vec<u8>> {
-    let mut params = engine.profile().default_params();
-    params.seed = Some(SEED);
-    let output = engine.generate(EngineCoreRequest::tts(text).with_params(params)).await?;
-    ensure!(output.stats.finish_reason == FinishReason::Stop, "'{text}' was not spoken to its end");
-    Ok(izwi_audio::wav::to_bytes(&output.audio.samples, output.audio.sample_rate)?)
-}
-
 /// Sentences with names, then others, then recorded speech.
 async fn items(args: &Args, names: &[String]) -> Result<Vec<Item>> {
     let named = names
@@ -145,11 +137,11 @@ async fn items(args: &Args, names: &[String]) -> Result<Vec<Item>> {
         let file = match kept {
             Some(path) if path.exists() => std::fs::read(path)?,
             Some(path) => {
-                let file = speak(&engine, &text).await?;
+                let file = engines::speak(&engine, &text, SEED).await?;
                 std::fs::write(path, &file)?;
                 file
             }
-            None => speak(&engine, &text).await?,
+            None => engines::speak(&engine, &text, SEED).await?,
         };
         items.push(Item { text, name: name.cloned(), file });
     }

@@ -9,7 +9,6 @@ use clap::Parser;
 use izwi_benches::clips::{self, Clip};
 use izwi_benches::engines;
 use izwi_benches::report::{self, Item};
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason};
 
 const TTS_MODEL: &str = "hibari";
 const ASR_MODELS: [&str; 2] = ["whisper-base", "whisper-tiny.en"];
@@ -35,14 +34,6 @@ struct Args {
     at_most: Option<f64>,
 }
 
-async fn speak(engine: &Engine, text: &str) -> Result<Vec<u8>> {
-    let mut params = engine.profile().default_params();
-    params.seed = Some(SEED);
-    let output = engine.generate(EngineCoreRequest::tts(text).with_params(params)).await?;
-    ensure!(output.stats.finish_reason == FinishReason::Stop, "'{text}' was not spoken to its end");
-    Ok(izwi_audio::wav::to_bytes(&output.audio.samples, output.audio.sample_rate)?)
-}
-
 /// Transcribes every recording with every model, one model in memory at a time.
 async fn transcribe(items: &mut [Item], files: &[Vec<u8>], threads: usize) -> Result<()> {
     for model in ASR_MODELS {
@@ -62,7 +53,7 @@ async fn round_trip(threads: usize) -> Result<(String, Vec<Item>)> {
     let engine = engines::load(TTS_MODEL, threads).await?;
     let (mut items, mut files) = (Vec::new(), Vec::new());
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        files.push(speak(&engine, line).await?);
+        files.push(engines::speak(&engine, line, SEED).await?);
         items.push(Item { name: String::new(), reference: line.to_owned(), hypotheses: Vec::new() });
     }
     drop(engine);
