@@ -34,7 +34,8 @@ enum Step {
 pub(crate) fn heard<'a>(words: impl IntoIterator<Item = &'a str>, transcript: &str) -> Range<usize> {
     let (mut written, mut word_of) = (Vec::new(), Vec::new());
     for (at, word) in words.into_iter().enumerate() {
-        written.extend(letters(word));
+        // A word may be as long as the text.
+        written.extend(letters(word).take(MAX_LETTERS - written.len()));
         word_of.resize(written.len(), at);
         if written.len() >= MAX_LETTERS {
             break;
@@ -114,6 +115,12 @@ mod tests {
         let words: Vec<&str> = text.split_whitespace().collect();
         let range = heard(words.iter().copied(), transcript);
         assert_eq!(words[range].join(" "), expected, "{transcript}");
+    }
+
+    #[test]
+    fn a_word_of_any_length_is_compared_as_far_as_any_text() {
+        let long = "ab".repeat(MAX_LETTERS);
+        assert_eq!(heard([long.as_str(), "more"], &"ab".repeat(MAX_LETTERS / 4)), 0..1);
     }
 
     #[test]
