@@ -158,7 +158,7 @@ impl Curve {
             others_held: &[],
             others_ahead_s: f64::INFINITY,
             others_variance: 0.0,
-            others_hold_up_s: 0.0,
+            others_blocking_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
             bulk_piece_s: 0.0,

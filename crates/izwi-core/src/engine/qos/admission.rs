@@ -132,7 +132,7 @@ pub struct Situation<'a> {
     /// Variance of the device time of other engines, in seconds² for a second of audio.
     pub others_variance: f64,
     /// How long steps of other engines may hold up this one beyond their share, in seconds.
-    pub others_hold_up_s: f64,
+    pub others_blocking_s: f64,
     /// Whether there is bulk work.
     pub has_bulk: bool,
     /// Seconds of the device that are owed to it.
@@ -448,7 +448,7 @@ impl Situation<'_> {
         let idle = (1.0 - load).max(LEAST_IDLE);
         let spread = DEVIATIONS * (self.others_variance + self.variance(streams)).sqrt();
         let worst_s = (spread / (2.0 * idle)).powi(2).min(length_s);
-        (spread * worst_s.sqrt() - worst_s * idle + self.others_hold_up_s).clamp(0.0, MAX_RESERVE_S)
+        (spread * worst_s.sqrt() - worst_s * idle + self.others_blocking_s).clamp(0.0, MAX_RESERVE_S)
     }
 
     /// Variance of the time of steps of `streams` streams, in seconds² for a second of audio.
@@ -606,7 +606,7 @@ mod tests {
             others_held: &[],
             others_ahead_s: f64::INFINITY,
             others_variance: 0.0,
-            others_hold_up_s: 0.0,
+            others_blocking_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
             bulk_piece_s: 0.0,

@@ -115,7 +115,7 @@ pub(super) struct Others {
     pub(super) piece: Duration,
     /// How long their steps may hold up others beyond their share, in seconds: one that has begun, and for each engine the
     /// part of a frame that is not in the chunk for which it is generated.
-    pub(super) hold_up_s: f64,
+    pub(super) blocking_s: f64,
     /// Variance of their device time, in seconds² for a second of audio.
     pub(super) variance: f64,
 }
@@ -499,10 +499,10 @@ impl Member {
             others.streams.extend(&load.streams);
             others.held.extend(&load.held);
             longest_s = longest_s.max(load.step_s);
-            others.hold_up_s += load.step_s;
+            others.blocking_s += load.step_s;
             others.variance += load.variance;
         }
-        others.hold_up_s += longest_s;
+        others.blocking_s += longest_s;
         others
     }
 

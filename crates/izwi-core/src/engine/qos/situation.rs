@@ -119,7 +119,7 @@ impl LiveStreams {
             others_held: &others_held,
             others_ahead_s: others.latest_start.map_or(f64::INFINITY, until_s),
             others_variance: others.variance,
-            others_hold_up_s: others.hold_up_s,
+            others_blocking_s: others.blocking_s,
             has_bulk: device.has_bulk,
             bulk_owed_s: device.bulk_owed_s,
             bulk_piece_s: device.bulk_piece_s,
