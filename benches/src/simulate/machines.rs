@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel, StepWork};
-use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
+use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, SimulatedTime, StepPlan};
 use izwi_core::engine::qos::cost::StepShape;
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
@@ -88,13 +88,15 @@ impl Machine {
         let speech = curve(&[(1, 63.0), (2, 85.2), (4, 103.3), (8, 146.1)], 0.6, noise);
         // lfm2-audio.json, Q8; two of three steps make a frame.
         let chat = curve(&[(1, 52.0), (2, 62.0), (4, 63.5), (8, 84.0)], 1.5, noise);
+        // On processors steps yield between layers: 28, 16, and 6 of the encoder.
+        let (speech, chat) = (CostCurve { pieces: 28, ..speech }, CostCurve { pieces: 16, ..chat });
         // asr.json: whisper-base transcribes 30 s in 1.57 s, a third of it the encoder's 1,500 positions.
         let encoder_row = ms(0.35);
-        let listens = CostCurve { encoder_row, ..curve(&[(1, 12.0), (8, 30.0)], 0.2, noise) };
+        let listens = CostCurve { encoder_row, pieces: 6, ..curve(&[(1, 12.0), (8, 30.0)], 0.2, noise) };
         // hibari.json: a real-time factor of 0.0046.
         let small = CostCurve { fixed: ms(3.0), prompt_token: ms(0.31), noise, ..CostCurve::default() };
         // qwen3-tts.json, 1.7 B in bf16.
-        let large = curve(&[(1, 137.0), (8, 325.0)], 1.4, noise);
+        let large = CostCurve { pieces: 28, ..curve(&[(1, 137.0), (8, 325.0)], 1.4, noise) };
         let gpu = curve(&[(1, 9.0), (8, 14.0), (32, 45.0)], 0.02, noise);
         let gpu_listens = CostCurve { encoder_row: ms(0.01), ..curve(&[(1, 3.0), (8, 5.0)], 0.01, noise) };
         let two = Self {
@@ -211,14 +213,15 @@ impl ModelExecutor for Metered {
         self.inner.execute(plan)
     }
 
-    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
-        let time = self.disturbed.step(self.inner.simulated_time(plan)?);
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<SimulatedTime> {
+        let SimulatedTime { time, pieces } = self.inner.simulated_time(plan)?;
+        let time = self.disturbed.step(time);
         let (bulk, live) = (self.cost_s(plan, true), self.cost_s(plan, false));
         let bulk = time.mul_f64(bulk / (bulk + live).max(f64::MIN_POSITIVE));
         self.meter.steps.fetch_add(1, Ordering::Relaxed);
         self.meter.busy_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
         self.meter.bulk_us.fetch_add(bulk.as_micros() as u64, Ordering::Relaxed);
-        Some(time)
+        Some(SimulatedTime { time, pieces })
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {

@@ -91,6 +91,36 @@ async fn long_encoders_beside_a_book_that_is_read_slowly_lock_no_stream_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_encoder_longer_than_any_stream_is_ahead_lets_streams_go_first_between_its_layers() {
+    let arbiter = DeviceArbiter::new();
+    let speaks = engine_on(&arbiter, config(), speaker(ms(1)));
+    let mut model = transcriber();
+    let cost = CostCurve { encoder_row: ms(10), pieces: 50, ..model.cost.unwrap() };
+    model.cost = Some(cost);
+    let listens = engine_on(&arbiter, config(), model);
+    tokio::try_join!(speaks.ready(), listens.ready()).unwrap();
+    speaks.generate(speech(50)).await.unwrap();
+    listens.generate(EngineCoreRequest::asr(wav(1))).await.unwrap();
+    let book = tokio::spawn(listen(speaks.clone(), speech(1_000), ms(200)));
+    sleep(ms(3_000)).await;
+    let begun = Instant::now();
+    // Two of 5 s each, of a device of which the stream leaves more than half.
+    for _ in 0..2 {
+        listens.generate(EngineCoreRequest::asr(wav(1))).await.unwrap();
+    }
+    assert!(begun.elapsed() < ms(25_000), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    let encoder =
+        tokio::spawn(async move { listens.generate(EngineCoreRequest::asr(wav(1))).await.unwrap() });
+    sleep(ms(50)).await;
+    let (_, mut chunks) = speaks.generate_streaming(speech(30)).await.unwrap();
+    chunks.recv().await.unwrap();
+    assert!(begun.elapsed() < ms(1_000), "a start waits for a piece: {:?}", begun.elapsed());
+    encoder.await.unwrap();
+    assert_eq!(book.await.unwrap(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_voice_of_a_long_recording_is_cloned_when_streams_are_far_enough_ahead() {
     let engine = engine_on(&DeviceArbiter::new(), config(), speaker(ms(1)));
     engine.ready().await.unwrap();

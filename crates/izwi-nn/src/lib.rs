@@ -16,6 +16,7 @@ mod on_metal;
 pub mod precision;
 pub mod sampling;
 pub mod slices;
+pub mod yielding;
 
 pub use error::Error;
 pub use izwi_metal::emulated as emulated_metal;

@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::Result;
 use izwi_core::engine::executor::simulated::{CostCurve, SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan};
+use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, SimulatedTime, StepPlan};
 use izwi_core::engine::qos::cost::StepShape;
 use izwi_core::engine::{
     DeviceArbiter, Engine, EngineCoreConfig, ExecutorProfile, ModelExecutor, SequenceId,
@@ -157,9 +156,10 @@ impl ModelExecutor for Slowed {
         self.inner.execute(plan)
     }
 
-    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<SimulatedTime> {
         let slowness = if self.is_slow.load(Ordering::Relaxed) { SLOWNESS } else { 1.0 };
-        Some(self.inner.simulated_time(plan)?.mul_f64(slowness))
+        let SimulatedTime { time, pieces } = self.inner.simulated_time(plan)?;
+        Some(SimulatedTime { time: time.mul_f64(slowness), pieces })
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {

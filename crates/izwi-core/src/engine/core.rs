@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 pub(super) use command::{Added, Command, Refused, reject_rest};
-use in_flight::{CompletedItem, InFlightStep};
+use in_flight::{CompletedItem, InFlightStep, StepTimes};
 pub(super) use waiters::Waiters;
 
 use super::blocks::BlockGeometry;
@@ -301,7 +301,8 @@ impl EngineCore {
         }
         self.panics = if returned.panicked { self.panics + 1 } else { 0 };
         if !returned.failed && self.executor.is_some() {
-            self.observe(Event::Step(&returned.schedule, returned.times.executed));
+            let StepTimes { executed, longest_piece, .. } = returned.times;
+            self.observe(Event::Step(&returned.schedule, executed, longest_piece));
         }
         let mut completed = Vec::new();
         for (item, result) in returned.schedule.items().zip(returned.results) {

@@ -145,6 +145,15 @@ pub struct ExecutorError(pub String);
 /// Result of one item of a schedule.
 pub type ItemResult = std::result::Result<StepOutput, ExecutorError>;
 
+/// How long a step takes in simulated time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulatedTime {
+    /// All of it.
+    pub time: Duration,
+    /// Equal pieces of it, between which the step can let others go first; at least 1.
+    pub pieces: u32,
+}
+
 /// Runs step plans.
 pub trait ModelExecutor: Send {
     /// Static facts.
@@ -168,7 +177,7 @@ pub trait ModelExecutor: Send {
 
     /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
     /// within a task of the runtime, whose clock may be paused. The plan of a step of the warm-up has no items, only a shape.
-    fn simulated_time(&mut self, _plan: &StepPlan) -> Option<Duration> {
+    fn simulated_time(&mut self, _plan: &StepPlan) -> Option<SimulatedTime> {
         None
     }
 
@@ -196,6 +205,16 @@ pub(super) fn build_beside(
     plays: &dyn Fn() -> bool,
 ) -> Result<Box<dyn ModelExecutor>> {
     Ok(Box::new(native::NativeExecutor::load(config, plays)?))
+}
+
+/// Runs a computation that calls `yields` at each of its yield points. One of a GPU has none: what the GPU was given it
+/// computes in order.
+pub(super) fn with_yields<T>(device: &str, yields: impl FnMut() + 'static, compute: impl FnOnce() -> T) -> T {
+    if device == DeviceChoice::Cpu.to_string() {
+        izwi_nn::yielding::with_yields(yields, compute)
+    } else {
+        compute()
+    }
 }
 
 /// Opens a device and returns its name, e.g. `metal:0`.

@@ -57,8 +57,9 @@ pub use types::{
 
 use self::cloning::CloningTime;
 use self::core::{Command, Refused};
+use self::executor::with_yields;
 use self::qos::admission::StreamRate;
-use self::qos::arbiter::{Member, TurnRequest};
+use self::qos::arbiter::{Member, SharedTurn};
 use self::qos::cost::CostModel;
 use self::types::audio_duration;
 use recordings::KeptRecordings;
@@ -450,20 +451,20 @@ impl Engine {
         length: Duration,
         work: impl FnOnce(&RequestProcessor) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (expected, predicted) = self.cloning.predict(length);
-        let turn = self.device.turn(TurnRequest { expected, predicted, ..TurnRequest::default() }).await;
+        let turn = SharedTurn::new(&self.device, self.device.turn(self.cloning.turn(length)).await);
         let begun = Instant::now();
         let (processor, cloning) = (self.processor.clone(), Arc::clone(&self.cloning));
+        let (yielding, device) = (turn.clone(), self.profile.device.clone());
         let ended = move |result| {
-            cloning.observe(length, begun.elapsed());
-            drop(turn);
+            cloning.observe(length, begun.elapsed(), turn.end());
             result
         };
         if self.processor.is_simulated() {
             tokio::time::sleep(self.processor.simulated_cloning(length)).await;
             return ended(work(&processor));
         }
-        blocking(move || ended(work(&processor))).await
+        let work = move || with_yields(&device, move || yielding.block_at_yield_point(), || work(&processor));
+        blocking(move || ended(work())).await
     }
 
     fn send(&self, command: Command) -> Result<()> {

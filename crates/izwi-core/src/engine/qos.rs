@@ -10,6 +10,7 @@
 //! | may a stream start, and what is its listener told? | `admission` |
 //! | what may a step take alongside the streams that play? | `budget` |
 //! | which engine has the device? | `arbiter` |
+//! | how long does a step keep it? | `pieces` |
 //! | how long does something else hold it up? | `pauses` |
 //! | what has a listener heard? | `playback` |
 //! | what is known about the streams of an engine? | `live`, `situation`, `audio_rate` |
@@ -21,6 +22,7 @@ pub mod budget;
 pub mod cost;
 mod live;
 mod pauses;
+pub(super) mod pieces;
 pub mod playback;
 mod situation;
 
@@ -91,8 +93,8 @@ pub(super) enum Event<'a> {
     Added(SequenceId, Start),
     /// A step of the warm-up took so long.
     WarmedUp(StepShape, Duration),
-    /// A step took so long.
-    Step(&'a ScheduleResult, Duration),
+    /// A step took so long, and at most so long between two of its yield points.
+    Step(&'a ScheduleResult, Duration, Duration),
     /// An item of it was computed. The scheduler does not know yet.
     Item(&'a ScheduledRequest, &'a StepOutput),
     /// The model ended a sequence with so many samples in its last step.

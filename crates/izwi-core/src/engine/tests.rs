@@ -8,6 +8,7 @@ use std::time::Duration;
 use izwi_audio::wav;
 
 use super::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use super::qos::arbiter::TurnRequest;
 use super::*;
 
 fn listener(config: EngineCoreConfig) -> Engine {

@@ -21,6 +21,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::sigmoid_gate;
 use izwi_nn::layers::conv::{DepthwiseConv, GluConv};
 use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, cat_weights};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Added to variances by the batch norms: PyTorch's default.
@@ -175,6 +176,7 @@ impl Encoder {
         let distances = sinusoids(longest, self.shape.width, &self.device)?;
         let pass = Pass { shape: &self.shape, packed: &packed, spans, distances };
         for (index, layer) in self.layers.iter().enumerate() {
+            yield_point();
             let mut kept: Vec<&mut Kept> =
                 streams.iter_mut().map(|stream| &mut stream.layers[index]).collect();
             x = layer.forward(&x, &pass, &mut kept)?;

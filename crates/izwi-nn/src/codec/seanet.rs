@@ -8,6 +8,7 @@ use super::stream::{StreamShape, Streams};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::layers::activation::Activation::Elu;
+use crate::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Sizes of an encoder, or of a decoder, which is the encoder in reverse.
@@ -134,6 +135,7 @@ impl SeanetEncoder {
     pub fn forward(&self, samples: &Tensor, streams: &mut Streams<'_>) -> Result<Tensor> {
         let mut pair = self.first.forward_pair(samples, None, Elu, streams)?;
         for stage in &self.stages {
+            yield_point();
             for unit in &stage.units {
                 pair = unit.forward(pair, streams)?;
             }
@@ -201,6 +203,7 @@ impl SeanetDecoder {
         let mut pair = self.first.forward_pair(x, None, Elu, streams)?;
         streams.tap(|| "first".to_owned(), &pair.0);
         for stage in &self.stages {
+            yield_point();
             pair = stage.up.forward_pair(&pair.1, Elu, streams)?;
             for unit in &stage.units {
                 pair = unit.forward(pair, streams)?;

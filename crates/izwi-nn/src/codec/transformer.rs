@@ -10,6 +10,7 @@ use crate::layers::{
     Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, RowNorm, cat_weights,
     half_split_of_interleaved,
 };
+use crate::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Which normalisation and feed-forward layers a transformer has.
@@ -118,6 +119,7 @@ impl CausalTransformer {
         let heads = self.heads(&positions);
         let mut x = x.clone();
         for (index, (layer, &place)) in self.layers.iter().zip(places).enumerate() {
+            yield_point();
             x = layer.forward(&x, |mixed| streams.attend(place, mixed, heads, *window))?;
             streams.tap(|| format!("{tap}{index}"), &x);
         }
@@ -133,6 +135,7 @@ impl CausalTransformer {
         let positions = self.rope.rows((0..x.dim(0)? as u32).collect(), x.device())?;
         let mut x = x.clone();
         for (index, layer) in self.layers.iter().enumerate() {
+            yield_point();
             x = layer.forward(&x, |mixed| attend_whole(mixed, self.heads(&positions)))?;
             tap(index, &x);
         }

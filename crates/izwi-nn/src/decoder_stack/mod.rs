@@ -20,6 +20,7 @@ use crate::layers::{
     Epilogue, Fused, LayerNorm, Linear, RmsNorm, Rope, RopeRows, RowNorm, cat_weights,
     half_split_of_interleaved,
 };
+use crate::yielding::yield_point;
 use izwi_metal::{Pass, StepTable};
 use izwi_types::Precision;
 
@@ -287,6 +288,7 @@ impl DecoderStack {
     ) -> Result<Tensor> {
         let pass = step.pass();
         for layer in &self.layers {
+            yield_point();
             let normed = Fused { norm: Some(layer.mixing_norm.of_rows()), ..Fused::default() };
             let added = Fused { residual: Some(&x), ..Fused::default() };
             x = match &layer.mixer {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::engine::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
-use crate::engine::qos::arbiter::{Member, TurnRequest};
+use crate::engine::executor::{
+    ExecutorError, ItemResult, ModelExecutor, SimulatedTime, StepPlan, with_yields,
+};
+use crate::engine::qos::arbiter::{Member, SharedTurn, TurnRequest, TurnTimes};
 use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduleResult;
 use crate::engine::types::{FinishReason, SequenceId};
@@ -38,6 +40,8 @@ pub(super) struct StepTimes {
     pub(super) waited: Duration,
     /// Executing.
     pub(super) executed: Duration,
+    /// Between two of its yield points at most.
+    pub(super) longest_piece: Duration,
 }
 
 /// The end of a step, or that its task was lost.
@@ -84,12 +88,16 @@ impl InFlightStep {
             let ready_at = Instant::now();
             let turn = device.turn(request).await;
             let started_at = Instant::now();
+            let turn = SharedTurn::new(&device, turn);
             let limit = MAX_STEP.0.max(predicted * MAX_STEP.1);
-            // A thread that hangs cannot be stopped. The other engines of the device go on.
-            let executed =
-                timeout(limit, execute(executor, plan)).await.unwrap_or_else(|_| Err(hangs(limit)));
-            let times = StepTimes { waited: started_at - ready_at, executed: started_at.elapsed() };
-            drop(turn);
+            let executed = within(limit, &turn, execute(executor, plan, turn.clone())).await;
+            let took = started_at.elapsed();
+            let TurnTimes { rested, longest_piece } = turn.end();
+            let times = StepTimes {
+                waited: started_at - ready_at + rested,
+                executed: took.saturating_sub(rested),
+                longest_piece,
+            };
             (executed, times)
         });
         Self { schedule, predicted, handle }
@@ -129,14 +137,35 @@ impl InFlightStep {
     }
 }
 
-/// Executes a plan on the blocking pool; in simulated time within this task, which then waits.
-async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan) -> Executed {
-    if let Some(time) = executor.simulated_time(&plan) {
+/// Executes a plan on the blocking pool; in simulated time within this task, which then waits. It gives its turn up at its
+/// yield points while others are more urgent.
+async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan, turn: SharedTurn) -> Executed {
+    if let Some(SimulatedTime { time, pieces }) = executor.simulated_time(&plan) {
         let done = run(executor, &plan);
-        tokio::time::sleep(time).await;
+        for _ in 0..pieces {
+            turn.yield_point().await;
+            tokio::time::sleep(time / pieces).await;
+        }
         return Ok(done);
     }
-    tokio::task::spawn_blocking(move || run(executor, &plan)).await.map_err(|lost| lost.to_string())
+    let device = executor.profile().device.clone();
+    let run = move || with_yields(&device, move || turn.block_at_yield_point(), || run(executor, &plan));
+    tokio::task::spawn_blocking(run).await.map_err(|lost| lost.to_string())
+}
+
+/// The result of a step, unless it hangs: it has had the device for `limit`. Its thread cannot be stopped, and the other
+/// engines of the device go on.
+async fn within(limit: Duration, turn: &SharedTurn, execute: impl Future<Output = Executed>) -> Executed {
+    let begun = Instant::now();
+    tokio::pin!(execute);
+    loop {
+        let until = begun + limit + turn.rested();
+        match timeout_at(until, &mut execute).await {
+            Ok(executed) => return executed,
+            Err(_) if until < begun + limit + turn.rested() => {}
+            Err(_) => return Err(hangs(limit)),
+        }
+    }
 }
 
 fn hangs(limit: Duration) -> String {
@@ -187,8 +216,8 @@ pub(super) async fn warm_up(
             Ok(Some(shape)) => {
                 let schedule = Arc::new(ScheduleResult { shape, ..ScheduleResult::default() });
                 let plan = StepPlan { new_sequences: Vec::new(), schedule };
-                if let Some(time) = executor.simulated_time(&plan) {
-                    tokio::time::sleep(time).await;
+                if let Some(simulated) = executor.simulated_time(&plan) {
+                    tokio::time::sleep(simulated.time).await;
                 }
                 predicted = started_at.elapsed();
                 steps.push((shape, predicted));

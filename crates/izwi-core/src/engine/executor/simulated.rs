@@ -19,7 +19,9 @@ use izwi_types::{
     Emission, EncoderWork, ModelInfo, PartTimes, Segment, SpokenWord, StepOutput, Task, Voice, Word, Work,
 };
 
-use super::{ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, StepPlan};
+use super::{
+    ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, SimulatedTime, StepPlan,
+};
 use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::qos::cost::StepShape;
@@ -579,7 +581,7 @@ impl ModelExecutor for SimulatedExecutor {
             .collect())
     }
 
-    fn simulated_time(&mut self, plan: &StepPlan) -> Option<Duration> {
+    fn simulated_time(&mut self, plan: &StepPlan) -> Option<SimulatedTime> {
         let cost = self.model.cost.as_ref()?;
         self.steps += 1;
         Some(cost.time(self.work(plan), self.steps))

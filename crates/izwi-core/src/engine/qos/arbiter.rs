@@ -4,10 +4,13 @@
 //! - Other steps go if all such deadlines are still met after them: those of streams that start, then the rest, each in
 //!   the order of their arrival.
 //! - Bulk work is owed [`BULK_SHARE`] of the time that it waits. A piece that is owed and fits goes first.
+//! - A step that yields gives the device up at its yield points while others are more urgent. Only its pieces must fit.
 //! - What fits at no time is not put off without end: bulk work goes once too much is owed to it, and a stream starts once its
 //!   first audio is late, although streams that play may run out of audio.
 //!
 //! Waiting is asynchronous, so that it also works in simulated time. Must not know which sequences a step holds.
+
+mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::pauses::Pauses;
+pub(in crate::engine) use turn::{SharedTurn, Turn, TurnTimes};
 
 /// Share of the time that bulk work gets while live streams could use all of it.
 pub const BULK_SHARE: f64 = 0.1;
@@ -53,12 +57,31 @@ pub struct TurnRequest {
     pub predicted: Duration,
     /// Its predicted time.
     pub expected: Duration,
+    /// The longest time between two of its yield points, with a margin; `None` if it keeps the device until it ends.
+    pub piece: Option<Duration>,
     /// The part of a live step's time that is bulk work.
     pub bulk: Duration,
     /// When the streams that it starts were promised to be heard; `None` if it starts none, or nothing was promised.
     pub promised: Option<Instant>,
     /// Whether the engine has checked that it fits before its own live streams must continue.
     pub is_checked: bool,
+}
+
+impl TurnRequest {
+    /// How long it keeps the device at least, with a margin.
+    fn least(&self) -> Duration {
+        self.piece.unwrap_or(self.predicted)
+    }
+
+    /// What is left of it after `elapsed`.
+    fn after(self, elapsed: Duration) -> Self {
+        let (predicted, expected) = (self.predicted, self.expected);
+        Self {
+            predicted: predicted.saturating_sub(elapsed),
+            expected: expected.saturating_sub(elapsed),
+            ..self
+        }
+    }
 }
 
 /// What an engine's live streams need of the device, as published after each of its steps.
@@ -150,7 +173,7 @@ impl Waiter {
 
     /// Whether the first audio of streams that it starts is late. Where nothing was promised, it has its share as bulk work has.
     fn is_late(&self, now: Instant) -> bool {
-        let share = || self.since + self.request.predicted.div_f64(BULK_SHARE);
+        let share = || self.since + self.request.least().div_f64(BULK_SHARE);
         // Streams get ahead for it from when it asks.
         self.starts() && now >= self.request.promised.unwrap_or_else(share).max(self.since) + MAX_LATE
     }
@@ -204,17 +227,17 @@ impl State {
 
     /// The next piece of bulk work: the one that waits, or one for which an engine has no time.
     fn bulk_piece(&self) -> Duration {
-        let waiting = self.first_bulk().map(|(_, waiter)| waiter.request.predicted);
+        let waiting = self.first_bulk().map(|(_, waiter)| waiter.request.least());
         self.members.values().map(|load| load.bulk_piece).chain(waiting).max().unwrap_or_default()
     }
 
     /// The longest piece of other engines than `member` that waits to go: streams that start, and bulk work that is owed.
     fn piece_of_others(&self, member: u64) -> Duration {
-        let is_owed = |waiter: &&Waiter| self.credit_s >= waiter.request.predicted.as_secs_f64();
+        let is_owed = |waiter: &&Waiter| self.credit_s >= waiter.request.least().as_secs_f64();
         let bulk = self.first_bulk().map(|(_, waiter)| waiter).filter(is_owed);
         let waiting = self.waiting.iter().filter(|waiter| waiter.starts()).chain(bulk);
         let others = waiting.filter(|waiter| waiter.member != member);
-        others.map(|waiter| waiter.request.predicted).max().unwrap_or_default()
+        others.map(|waiter| waiter.request.least()).max().unwrap_or_default()
     }
 
     fn has_bulk(&self) -> bool {
@@ -276,16 +299,16 @@ impl State {
         if waiter.request.due.is_some() { Some(due.at) } else { due.at.checked_sub(due.work) }
     }
 
-    /// Whether all deadlines are met after a step; after one of bulk work, even if the device pauses.
+    /// Whether all deadlines are met after a step, or a piece of one that yields; after one of bulk work, even if the device pauses.
     fn fits(&self, waiter: &Waiter, now: Instant) -> bool {
         let reserve = if waiter.request.is_live { Duration::ZERO } else { self.pauses.longest(now) };
-        let ends_at = now + waiter.request.predicted + reserve;
+        let ends_at = now + waiter.request.least() + reserve;
         Self::latest_start(&self.dues_beside(waiter)).is_none_or(|at| ends_at <= at)
     }
 
     /// Index of the waiter that goes although it may not fit, since it would be put off without end.
     fn forced(&self, now: Instant) -> Option<usize> {
-        let is_owed = |waiter: &Waiter| is_forced(self.credit_s, waiter.request.predicted.as_secs_f64());
+        let is_owed = |waiter: &Waiter| is_forced(self.credit_s, waiter.request.least().as_secs_f64());
         let bulk = self.first_bulk().filter(|(_, waiter)| is_owed(waiter));
         let late = self.waiting.iter().enumerate().filter(|(_, waiter)| waiter.is_late(now));
         bulk.into_iter().chain(late).min_by_key(|(_, waiter)| waiter.ticket).map(|(index, _)| index)
@@ -295,7 +318,7 @@ impl State {
     fn next(&self, now: Instant) -> Option<usize> {
         let waiters = || self.waiting.iter().enumerate();
         let covered = |waiter: &Waiter| {
-            let is_owed = self.credit_s > 0.0 && self.credit_s >= waiter.request.predicted.as_secs_f64();
+            let is_owed = self.credit_s > 0.0 && self.credit_s >= waiter.request.least().as_secs_f64();
             is_owed && self.fits(waiter, now)
         };
         let bulk = || self.first_bulk().filter(|(_, waiter)| covered(waiter)).map(|(index, _)| index);
@@ -384,6 +407,20 @@ impl DeviceArbiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until a waiter has its turn. Cancel-safe.
+    async fn granted(self: &Arc<Self>, mut turn: oneshot::Receiver<Turn>) -> Turn {
+        loop {
+            self.dispatch();
+            tokio::select! {
+                biased;
+                // The sender lives in the state until it sends.
+                Ok(turn) = &mut turn => return turn,
+                // With time a step becomes due, or is covered.
+                () = tokio::time::sleep(RECHECK) => {}
+            }
+        }
+    }
+
     /// Grants the device, if it is free, to the next waiter that may have it.
     fn dispatch(self: &Arc<Self>) {
         let mut state = self.lock();
@@ -395,9 +432,10 @@ impl DeviceArbiter {
         }
         while let Some(index) = state.next(now) {
             let pays_all = state.forced(now) == Some(index) && !state.fits(&state.waiting[index], now);
-            let Waiter { member, request, granted, .. } = state.waiting.remove(index);
+            let Waiter { ticket, member, request, since, granted } = state.waiting.remove(index);
             let arbiter = Some(Arc::clone(self));
-            let turn = Turn { arbiter, member, request, pays_all, started_at: now };
+            let turn =
+                Turn { arbiter, ticket, member, request, since, pays_all, rests: false, started_at: now };
             match granted.send(turn) {
                 Ok(()) => {
                     state.is_busy = true;
@@ -421,7 +459,7 @@ pub(in crate::engine) struct Member {
 impl Member {
     /// Waits until the device is granted. Cancel-safe.
     pub(in crate::engine) async fn turn(&self, request: TurnRequest) -> Turn {
-        let (granted, mut turn) = oneshot::channel();
+        let (granted, turn) = oneshot::channel();
         {
             let mut state = self.arbiter.lock();
             let since = Instant::now();
@@ -431,16 +469,7 @@ impl Member {
             state.waiting.push(Waiter { ticket, member: self.id, request, since, granted });
             state.has_told(self.id, |ended| ended.has_asked = true);
         }
-        loop {
-            self.arbiter.dispatch();
-            tokio::select! {
-                biased;
-                // The sender lives in the state until it sends.
-                Ok(turn) = &mut turn => return turn,
-                // With time a step becomes due, or is covered.
-                () = tokio::time::sleep(RECHECK) => {}
-            }
-        }
+        self.arbiter.granted(turn).await
     }
 
     /// Publishes what the engine's live streams need, and whether it has nothing to do.
@@ -474,7 +503,7 @@ impl Member {
         state.accrue(Instant::now());
         let others =
             state.waiting.iter().filter(|waiter| !waiter.request.is_live && waiter.member != self.id);
-        let kept = others.map(|waiter| waiter.request.predicted.as_secs_f64()).fold(0.0, f64::max);
+        let kept = others.map(|waiter| waiter.request.least().as_secs_f64()).fold(0.0, f64::max);
         (state.credit_s - kept).max(0.0)
     }
 
@@ -522,37 +551,6 @@ impl Drop for Member {
         state.ended = state.ended.filter(|ended| ended.member != self.id);
         drop(state);
         self.arbiter.dispatch();
-    }
-}
-
-/// Exclusive use of the device until dropped.
-#[derive(Debug)]
-pub(in crate::engine) struct Turn {
-    /// `None` for a turn that nobody took.
-    arbiter: Option<Arc<DeviceArbiter>>,
-    member: u64,
-    request: TurnRequest,
-    /// Whether streams that play waited for it: bulk work is owed nothing more then.
-    pays_all: bool,
-    started_at: Instant,
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let Some(arbiter) = self.arbiter.take() else { return };
-        let mut state = arbiter.lock();
-        (state.is_busy, state.free_at) = (false, None);
-        state.idle_since = Some(Instant::now());
-        let ended = Ended { member: self.member, has_load: false, has_asked: false };
-        let is_shared = state.members.len() > 1;
-        state.ended = Some(ended).filter(|_| self.request.is_live && is_shared);
-        state.charge(match self.request.is_live {
-            true => self.request.bulk,
-            false if self.pays_all => Duration::MAX,
-            false => self.started_at.elapsed(),
-        });
-        drop(state);
-        arbiter.dispatch();
     }
 }
 
@@ -836,6 +834,93 @@ mod tests {
             assert_eq!(chat.others().latest_start, Some(begun + ms(250)));
         }
         drop(taken);
+    }
+
+    /// A step of ten pieces of 100 ms, and its times.
+    async fn in_pieces(member: Arc<Member>, is_live: bool) -> (Instant, TurnTimes) {
+        let request = TurnRequest { piece: Some(ms(100)), is_live, ..bulk(ms(1_000)) };
+        let turn = SharedTurn::new(&member, member.turn(request).await);
+        for _ in 0..10 {
+            turn.yield_point().await;
+            sleep(ms(100)).await;
+        }
+        (Instant::now(), turn.end())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_in_pieces_lets_streams_go_first_that_could_not_wait_for_all_of_it() {
+        for is_live in [false, true] {
+            let (arbiter, begun) = (DeviceArbiter::new(), Instant::now());
+            let (speech, encoder) = (arbiter.join(), arbiter.join());
+            let load = |in_ms| EngineLoad { due: Some(due(begun + ms(in_ms))), ..EngineLoad::default() };
+            speech.set_load(load(450), true);
+            let encoder = tokio::spawn(in_pieces(encoder, is_live));
+            sleep(ms(310)).await;
+            let at_450 = TurnRequest { due: load(450).due, is_live: true, ..bulk(ms(40)) };
+            let turn = speech.turn(at_450).await;
+            assert_eq!(begun.elapsed(), ms(400), "at the end of a piece");
+            sleep(ms(40)).await;
+            drop(turn);
+            speech.set_load(load(5_000), true);
+            let (ended, times) = encoder.await.unwrap();
+            assert_eq!((ended - begun, times.rested), (ms(1_040), ms(40)));
+            assert_eq!(times.longest_piece, ms(100));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_starts_within_a_piece_of_bulk_work_and_not_within_that_of_another_start() {
+        for (is_live, waits) in [(false, ms(100)), (true, ms(1_000))] {
+            let (arbiter, begun) = (DeviceArbiter::new(), Instant::now());
+            let (speech, encoder) = (arbiter.join(), arbiter.join());
+            let encoder = tokio::spawn(in_pieces(encoder, is_live));
+            sleep(ms(10)).await;
+            let turn = speech.turn(TurnRequest { is_live: true, ..bulk(ms(30)) }).await;
+            assert_eq!(begun.elapsed(), waits);
+            drop(turn);
+            speech.set_load(EngineLoad::default(), true);
+            encoder.await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_in_pieces_gets_its_share_and_pays_for_what_it_used() {
+        let (arbiter, begun) = (DeviceArbiter::new(), Instant::now());
+        plays_on(&arbiter);
+        let speech = arbiter.join();
+        tokio::spawn(async move {
+            loop {
+                let turn = speech.turn(live(400)).await;
+                sleep(ms(50)).await;
+                drop(turn);
+                speech.set_load(EngineLoad::default(), false);
+            }
+        });
+        let transcription = arbiter.join();
+        for _ in 0..3 {
+            in_pieces(Arc::clone(&transcription), false).await;
+        }
+        let share = 3.0 / begun.elapsed().as_secs_f64();
+        assert!((0.07..0.13).contains(&share), "{share}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_hangs_while_it_rests_keeps_the_device_from_nobody() {
+        let (arbiter, begun) = (DeviceArbiter::new(), Instant::now());
+        let (speech, encoder) = (arbiter.join(), arbiter.join());
+        let request = TurnRequest { piece: Some(ms(100)), ..bulk(ms(1_000)) };
+        let turn = SharedTurn::new(&encoder, encoder.turn(request).await);
+        let waits = tokio::spawn(async move { speech.turn(live(100)).await });
+        tokio::task::yield_now().await;
+        let resting = turn.clone();
+        let rests = tokio::spawn(async move { resting.yield_point().await });
+        sleep(ms(30)).await;
+        let playing = waits.await.unwrap();
+        assert_eq!((turn.rested(), turn.end().rested), (ms(30), ms(30)));
+        drop(playing);
+        rests.await.unwrap();
+        let _turn = encoder.turn(bulk(ms(1))).await;
+        assert!(begun.elapsed() < ms(100), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

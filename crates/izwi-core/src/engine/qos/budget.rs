@@ -23,6 +23,8 @@ pub struct StepLimits {
     pub others_us: Option<u64>,
     /// Share of the device that they use.
     pub others_share: f64,
+    /// The longest part of a step with a prompt or an encoder for which it keeps the device, 1 for all of it.
+    pub longest_piece: f64,
     /// Seconds of a piece of theirs that waits until all streams are ahead enough for it.
     pub others_piece_s: f64,
 }
@@ -260,6 +262,7 @@ mod tests {
             bulk_credit_s: 0.0,
             others_us: None,
             others_share: 0.0,
+            longest_piece: 1.0,
             others_piece_s: 0.0,
         }
     }

@@ -14,6 +14,7 @@ use super::arbiter::{Due, EngineLoad, Member, TurnRequest};
 use super::audio_rate::AudioRate;
 use super::budget::StepLimits;
 use super::cost::{CostModel, StepShape, safety};
+use super::pieces::Pieces;
 use super::playback::{Deadline, Playback};
 use super::{Event, Outlook, Qos, Start};
 use crate::engine::config::EngineCoreConfig;
@@ -67,6 +68,8 @@ pub(in crate::engine) struct LiveStreams {
     pub(super) streams: BTreeMap<SequenceId, Stream>,
     /// Accepted streams that wait for others to end, and since when.
     pub(super) held: VecDeque<(SequenceId, Instant)>,
+    /// How long its steps keep the device.
+    pieces: Pieces,
     /// What the last stream asked for.
     pub(super) last_candidate: Option<Candidate>,
     /// When the step in flight is expected to end.
@@ -96,6 +99,7 @@ impl LiveStreams {
             lengths: LengthModel::default(),
             streams: BTreeMap::new(),
             held: VecDeque::new(),
+            pieces: Pieces::default(),
             last_candidate: None,
             step_ends_at: None,
         }
@@ -301,6 +305,7 @@ impl Qos for LiveStreams {
             bulk_credit_s: self.device.own_credit_s(),
             others_us: others.latest_start.map(|at| self.engine_us(at)),
             others_share: others.streams.iter().map(|stream| stream.utilisation).sum(),
+            longest_piece: self.pieces.longest_of_prompts(),
             others_piece_s: others.piece.as_secs_f64(),
         };
         scheduler.set_limits(self.costs.is_known().then_some(limits));
@@ -314,11 +319,15 @@ impl Qos for LiveStreams {
         let playing = sequences().filter_map(|sequence| scheduler.playback(sequence));
         let promised_us = sequences().filter_map(|sequence| scheduler.promised_us(sequence)).min();
         let is_live = schedule.live_shape != StepShape::default();
+        let predicted = expected.mul_f64(safety(&self.costs));
+        // Streams of its own that play were promised that it ends in time.
+        let yields = scheduler.playing().next().is_none();
         TurnRequest {
             due: self.next_due(playing, self.costs.longest_us(schedule.live_shape)),
             is_live,
-            predicted: expected.mul_f64(safety(&self.costs)),
+            predicted,
             expected,
+            piece: yields.then(|| predicted.mul_f64(self.pieces.longest(schedule.shape))),
             bulk: match is_live {
                 true if schedule.pays_all => Duration::MAX,
                 true => bulk,
@@ -335,13 +344,14 @@ impl Qos for LiveStreams {
         match event {
             Event::Added(sequence, start) => self.add(sequence, start, scheduler, sequences),
             Event::WarmedUp(shape, time) => self.observe_time(shape, time, scheduler),
-            Event::Step(schedule, time) => {
+            Event::Step(schedule, time, longest_piece) => {
                 if self.costs.is_known() {
                     self.metrics.step_error(self.costs.predict(schedule.shape), time);
                     let longest = Duration::from_micros(self.costs.longest_us(schedule.shape));
                     self.device.note_pause(time.saturating_sub(longest));
                 }
                 self.observe_time(schedule.shape, time, scheduler);
+                self.pieces.observe(schedule.shape, time, longest_piece);
                 self.step_ends_at = None;
             }
             Event::Item(item, output) => {

@@ -103,7 +103,10 @@ impl<'a> Round<'a> {
         let places = places - usize::from(gives_a_place);
         let (mut time, taken) = TimeBudget::beside(limits, &playing, places);
         if let Some(at_us) = limits.others_us {
-            time.limit(left_s(at_us));
+            // Between its pieces others continue, while no stream of its own plays.
+            let plays = self.running.iter().any(|s| s.playback.is_some());
+            let longest_piece = if plays { 1.0 } else { limits.longest_piece };
+            time.limit(left_s(at_us) / longest_piece);
         }
         if in_flight.is_some() {
             self.limit_to_beginning(limits, &mut time, playing.len());

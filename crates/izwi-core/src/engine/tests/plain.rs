@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::core::EngineCore;
 use crate::engine::executor::simulated::CostCurve;
 use crate::engine::metrics::MetricsCollector;
+use crate::engine::qos::arbiter::TurnRequest;
 use crate::engine::qos::cost::StepShape;
 use crate::engine::qos::{Event, Outlook, Qos, Start};
 use crate::engine::request::PreparedRequest;

@@ -12,6 +12,7 @@ use izwi_nn::layers::conv::DenseConv;
 use izwi_nn::layers::{
     ConvNeXtBlock, ConvNeXtConfig, EncoderConfig, EncoderLayer, LayerNorm, Linear, PackedRows,
 };
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Entries of the phoneme embedding.
@@ -219,6 +220,7 @@ impl Prosody {
     fn contours(&self, expanded: &Tensor, packed: &PackedRows) -> Result<Vec<Contour>> {
         let mut x = packed.clear_gaps(&self.contour_in.forward(expanded)?)?;
         for block in &self.contour_blocks {
+            yield_point();
             x = block.forward(&x, packed)?;
         }
         let rows = self.contour_out.forward(&x)?.to_vec2::<f32>()?; // [rows, 4]: two pitches, two energies
@@ -281,6 +283,7 @@ impl Decoder {
         let x = Tensor::cat(&[text, &features], 1)?; // [rows, ACOUSTIC_WIDTH + 2]
         let mut x = packed.clear_gaps(&self.input.forward(&x)?)?;
         for block in &self.blocks {
+            yield_point();
             x = block.forward(&x, packed)?;
         }
         self.head.forward(&self.norm.forward(&x)?)

@@ -9,6 +9,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::PackedRows;
 use izwi_nn::layers::conv::{Conv1dShape, SameConv};
+use izwi_nn::yielding::yield_point;
 
 /// Blocks after the first; the last doubles the rows.
 const BLOCKS: usize = 4;
@@ -68,6 +69,7 @@ impl Decoder {
         let mut x = self.encode.forward(&x, coarse, coarse, style)?;
         let again = self.text.forward(sounds)?;
         for (at, block) in self.blocks.iter().enumerate() {
+            yield_point();
             let joined = Tensor::cat(&[&x, &again, &prosody], 1)?;
             let target = if at + 1 == BLOCKS { fine } else { coarse };
             x = block.forward(&joined, coarse, target, style)?;

@@ -10,6 +10,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::activation::residual;
 use izwi_nn::layers::conv::{Conv1dShape, SameConv, UpsamplingConv};
 use izwi_nn::layers::{NormActivation, PackedRows};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 const SLOPE: f64 = 0.1;
@@ -84,6 +85,7 @@ impl Generator {
         let mut x = x.clone();
         let mut packed = packed.clone();
         for (at, stage) in self.stages.iter().enumerate() {
+            yield_point();
             let is_last = at + 1 == self.stages.len();
             let target = if is_last {
                 spectra.clone()
@@ -147,6 +149,7 @@ impl Stage {
         let x = residual(&source, self.up.forward(&x, packed, target)?)?;
         let mut sum: Option<Tensor> = None;
         for block in &self.blocks {
+            yield_point();
             let y = block.forward(&x, target, style)?;
             sum = Some(match sum {
                 Some(sum) => residual(&sum, y)?,

@@ -13,6 +13,7 @@ use izwi_nn::device::is_launch_bound;
 use izwi_nn::layers::{
     EncoderConfig, EncoderLayer, EncoderNames, Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows,
 };
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Taps of a convolution along each side.
@@ -128,6 +129,7 @@ impl Tower {
         let mut x = packed.pack(&embedded)?; // [rows, width]
         tap("conv_pos", &x, &packed)?;
         for (index, layer) in self.layers.iter().enumerate() {
+            yield_point();
             x = layer.forward(&x, &packed)?;
             tap(&format!("layer{index}"), &x, &packed)?;
         }

@@ -9,6 +9,7 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mel::{MelShape, MelSpectrum};
 use izwi_nn::layers::activation::Activation;
 use izwi_nn::layers::conv::{Conv1d, Padding};
+use izwi_nn::yielding::yield_point;
 
 /// Rate of the recordings, in Hz: the mel filters are made for it.
 const SAMPLE_RATE_HZ: usize = 24_000;
@@ -245,6 +246,7 @@ impl SpeakerEncoder {
         tap("spk.block0".to_owned(), &x);
         let mut outputs = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
+            yield_point();
             x = block.forward(&x)?;
             tap(format!("spk.block{}", i + 1), &x);
             outputs.push(x.clone());

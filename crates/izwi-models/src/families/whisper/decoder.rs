@@ -13,6 +13,7 @@ use izwi_nn::attention::{CrossKv, PagedRows, PagedSpan, Qkv, cross, write_and_at
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::kv_pool::{ConvStateLayout, KvLayout, KvPool};
 use izwi_nn::layers::{Epilogue, Fused, JointLinear, JointPart, LayerNorm, Linear, Norm};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Type of the cross-attention keys and values: half the memory traffic of f32.
@@ -197,6 +198,7 @@ impl Decoder {
         let rows = PagedRows::new(kv, &paged)?;
         let mut x = self.embed(spans)?; // [rows, width]
         for (index, layer) in self.layers.iter().enumerate() {
+            yield_point();
             x = self.self_attention(layer, index, &x, kv, &rows)?;
             let cross_weights;
             (x, cross_weights) = self.cross_attention(layer, index, &x, spans)?;

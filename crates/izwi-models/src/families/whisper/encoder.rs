@@ -10,6 +10,7 @@ use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::conv::StridedConv;
 use izwi_nn::layers::{EncoderConfig, EncoderLayer, EncoderNames, LayerNorm, PackedRows};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Kernel width of both convolutions.
@@ -126,6 +127,7 @@ impl Encoder {
         let mut x = packed.pack(&inputs)?; // [rows, width]
         let first = part * self.layers_of_part;
         for layer in self.layers.iter().skip(first).take(self.layers_of_part) {
+            yield_point();
             x = layer.forward(&x, &packed)?;
         }
         if part + 1 >= self.parts() {

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::mix;
+use crate::engine::executor::SimulatedTime;
 
 /// Work of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +30,8 @@ pub struct CostCurve {
     pub prompt_token: Duration,
     /// Time of an encoder's row.
     pub encoder_row: Duration,
+    /// Equal pieces of a step with a prompt or an encoder, between which it can let others go first; 0 as 1.
+    pub pieces: u32,
     /// Time of cloning a voice, for a second of the recording. It is no step.
     pub cloned_second: Duration,
     /// The largest relative deviation of a step's time, 0.3 for ±30 %. Uniform, a function of `seed` and the step's number.
@@ -48,9 +51,11 @@ impl CostCurve {
     }
 
     /// The time of the step with the given number.
-    pub(super) fn time(&self, work: StepWork, step: u64) -> Duration {
+    pub(super) fn time(&self, work: StepWork, step: u64) -> SimulatedTime {
         let uniform = (mix(self.seed, step) >> 11) as f64 / (1u64 << 53) as f64;
-        self.mean(work).mul_f64((1.0 + self.noise * (2.0 * uniform - 1.0)).max(0.0))
+        let time = self.mean(work).mul_f64((1.0 + self.noise * (2.0 * uniform - 1.0)).max(0.0));
+        let is_long = work.prompt_tokens > 0 || work.encoder_rows > 0;
+        SimulatedTime { time, pieces: if is_long { self.pieces.max(1) } else { 1 } }
     }
 
     fn generating(&self, count: usize) -> Duration {

@@ -83,6 +83,7 @@ fn a_step_of_another_group_leaves_time_for_streams_that_play() {
         bulk_credit_s: 0.0,
         others_us: None,
         others_share: 0.0,
+        longest_piece: 1.0,
         others_piece_s: 0.0,
     };
     let longest_prompt = |end_us| {

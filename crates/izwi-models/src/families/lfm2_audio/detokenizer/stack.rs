@@ -11,6 +11,7 @@ use izwi_nn::codec::short_conv::StreamedShortConv;
 use izwi_nn::codec::stream::{MixedHeads, StreamShape, Streams, WindowPlace};
 use izwi_nn::layers::conv::ShortConvShape;
 use izwi_nn::layers::{Epilogue, Fused, Linear, Norm, RmsNorm, Rope, RopeRows};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 type Loaded<T> = std::result::Result<T, Error>;
@@ -82,6 +83,7 @@ impl Stack {
         let positions = self.rope.rows(positions, x.device())?;
         let mut x = x.clone();
         for (index, layer) in self.layers.iter().enumerate() {
+            yield_point();
             x = layer.forward(&x, (&self.rope, &positions), streams)?;
             streams.tap(|| format!("layer{index}"), &x);
         }

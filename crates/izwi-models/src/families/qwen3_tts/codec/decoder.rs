@@ -16,6 +16,7 @@ use izwi_nn::codec::stream::{StreamShape, Streams};
 use izwi_nn::codec::transformer::{CausalTransformer, Naming, Style, TransformerShape};
 use izwi_nn::layers::activation::Activation;
 use izwi_nn::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, RmsNorm};
+use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
 
 /// Taps of the convolution after the codebooks.
@@ -151,6 +152,7 @@ impl Decoder {
         let mut x = self.output.forward_fused(&x, Fused { norm, ..Fused::default() })?;
         streams.tap(|| "dec.pre_transformer".to_owned(), &x);
         for (i, (up, mix)) in self.stages.iter().enumerate() {
+            yield_point();
             x = up.forward(&x, streams)?;
             streams.tap(|| format!("dec.upsample{i}_0"), &x);
             x = mix.forward(&x, streams)?;
@@ -167,6 +169,7 @@ impl Decoder {
         let (x, mut activated) = self.entry.forward_pair(x, None, next(0).activation(), streams)?;
         streams.tap(|| "dec.block0".to_owned(), &x);
         for (i, block) in self.blocks.iter().enumerate() {
+            yield_point();
             let (x, of_next) = block.forward(&activated, next(i + 1), streams)?;
             streams.tap(|| format!("dec.block{}", i + 1), &x);
             activated = of_next;
