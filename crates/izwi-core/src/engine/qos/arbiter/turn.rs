@@ -80,11 +80,16 @@ impl Drop for Turn {
 
 /// A turn that the thread of its step gives up at yield points, and takes again.
 #[derive(Debug, Clone)]
-pub(in crate::engine) struct SharedTurn(Arc<Mutex<Held>>);
+pub(in crate::engine) struct SharedTurn(Arc<StepTurn>);
+
+#[derive(Debug)]
+struct StepTurn {
+    arbiter: Arc<DeviceArbiter>,
+    held: Mutex<Held>,
+}
 
 #[derive(Debug)]
 struct Held {
-    arbiter: Arc<DeviceArbiter>,
     /// `None` while its step rests, and after it has ended.
     turn: Option<Turn>,
     /// When the step began, went on after a rest, or yielded last.
@@ -106,15 +111,15 @@ pub(in crate::engine) struct TurnTimes {
 
 impl SharedTurn {
     pub(in crate::engine) fn new(member: &Member, turn: Turn) -> Self {
-        Self(Arc::new(Mutex::new(Held {
-            arbiter: Arc::clone(&member.arbiter),
+        let held = Held {
             turn: Some(turn),
             piece_began: Instant::now(),
             longest_piece: Duration::ZERO,
             rested: Duration::ZERO,
             rests_since: None,
             has_ended: false,
-        })))
+        };
+        Self(Arc::new(StepTurn { arbiter: Arc::clone(&member.arbiter), held: Mutex::new(held) }))
     }
 
     /// Lets others have the device first that are more urgent.
@@ -142,8 +147,7 @@ impl SharedTurn {
     }
 
     async fn go_on(&self, turn: oneshot::Receiver<Turn>) {
-        let arbiter = Arc::clone(&self.lock().arbiter);
-        let turn = arbiter.granted(turn).await;
+        let turn = self.0.arbiter.granted(turn).await;
         let mut held = self.lock();
         let now = Instant::now();
         held.end_rest(now);
@@ -171,7 +175,7 @@ impl SharedTurn {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
