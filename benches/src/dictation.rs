@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use izwi_audio::pcm;
-use izwi_tests::{Incoming, Session};
+use izwi_core::engine::Engine;
+use izwi_hub::Store;
+use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
+use izwi_tests::{Incoming, Session, TestServer};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::clips::{self, Clip};
+use crate::engines;
 
 /// Pause before each recording of a stream and after the last, in samples.
 const PAUSE: usize = 3 * clips::RATE_HZ as usize / 2;
@@ -26,6 +30,8 @@ pub struct Dictation {
     pub latency_ms: Option<u64>,
     /// Mono samples at [`clips::RATE_HZ`].
     pub samples: Vec<f32>,
+    /// Whether they are sent as fast as they are spoken, or else as fast as they are taken.
+    pub is_paced: bool,
     /// Print the frames that are received.
     pub trace: bool,
 }
@@ -41,6 +47,21 @@ pub struct Dictated {
     pub revised: usize,
     /// What was committed of the turn in progress.
     turn: String,
+}
+
+/// A server of this process with one ASR model, and the detector of speech that is installed.
+///
+/// # Errors
+/// The store cannot be opened, or no port is free.
+pub async fn serve(model: &str, engine: Engine) -> Result<TestServer> {
+    let recorder = Recorder::install()?;
+    let config = RegistryConfig { default_asr: Some(model.to_owned()), ..RegistryConfig::new("none") };
+    let registry = Registry::new(config);
+    registry.set("none", Slot::Failed("this bench has none".to_owned()));
+    registry.set(model, Slot::Ready(engine));
+    let vad_weights = Some(Store::open(Some(engines::home()))?.vad_weights());
+    let config = ServerConfig { vad_weights, ..ServerConfig::default() };
+    TestServer::listen(config, registry, recorder).await
 }
 
 /// Recordings with pauses, and what is said in them.
@@ -59,7 +80,7 @@ pub fn stream(clips: &[Clip]) -> Result<(Vec<f32>, String)> {
 }
 
 impl Dictation {
-    /// Sends the samples as fast as they are spoken, and receives until the session is done.
+    /// Sends the samples, and receives until the session is done.
     ///
     /// # Errors
     /// The connection fails, or the server answers with an error.
@@ -75,7 +96,7 @@ impl Dictation {
         let begun = Instant::now();
         let mut dictated = Dictated::default();
         for (n, message) in (1u32..).zip(self.samples.chunks(MESSAGE)) {
-            let due = begun + MESSAGE_TIME * n;
+            let due = if self.is_paced { begun + MESSAGE_TIME * n } else { begun };
             loop {
                 tokio::select! {
                     biased;

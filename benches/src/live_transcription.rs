@@ -9,15 +9,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use izwi_audio::wav;
 use izwi_benches::dictation::{self, Dictation};
 use izwi_benches::{clips, engines};
 use izwi_core::engine::{Engine, EngineCoreRequest};
-use izwi_hub::Store;
-use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
-use izwi_tests::TestServer;
 use izwi_tests::synthetic::{mixed, music, noise};
 use izwi_tests::wer::{Score, compare};
 use serde::Serialize;
@@ -40,9 +37,6 @@ struct Args {
     /// `latency_ms` of the sessions; the server's default without it.
     #[arg(long)]
     latency_ms: Option<u64>,
-    /// Seconds of the background alone, instead of recordings: no word may be committed.
-    #[arg(long)]
-    speechless_s: Option<usize>,
     /// Print the frames that are received.
     #[arg(long)]
     trace: bool,
@@ -84,7 +78,7 @@ async fn main() -> Result<()> {
     let (samples, reference) = stream(&args)?;
     let engine = engines::load(&args.model, args.threads).await?;
     let file = transcribe(&engine, &samples).await?;
-    let mut server = serve(&args.model, engine).await?;
+    let mut server = dictation::serve(&args.model, engine).await?;
     let (begun, cpu) = (Instant::now(), cpu_time()?);
     let clients = (0..args.streams as u32).map(|n| {
         let (args, server, samples) = (&args, &server, &samples);
@@ -94,6 +88,7 @@ async fn main() -> Result<()> {
                 model: args.model.clone(),
                 latency_ms: args.latency_ms,
                 samples: samples.clone(),
+                is_paced: true,
                 trace: args.trace,
             };
             client.run(server.address).await
@@ -126,16 +121,12 @@ async fn main() -> Result<()> {
         wer_file: score(&file).rate(),
     };
     println!("{}", serde_json::to_string(&report)?);
-    ensure!(args.speechless_s.is_none() || report.words == 0, "words were found where nobody speaks");
     Ok(())
 }
 
 /// The samples of a stream, and what is said in it.
 fn stream(args: &Args) -> Result<(Vec<f32>, String)> {
-    let (samples, reference) = match args.speechless_s {
-        Some(seconds) => (vec![0.0; seconds * clips::RATE_HZ as usize], String::new()),
-        None => dictation::stream(&clips::all()?)?,
-    };
+    let (samples, reference) = dictation::stream(&clips::all()?)?;
     let samples = match args.background {
         Background::None => samples,
         Background::Noise => mixed(&samples, &noise(20, BACKGROUND_RMS)),
@@ -148,17 +139,6 @@ async fn transcribe(engine: &Engine, samples: &[f32]) -> Result<String> {
     let file = wav::to_bytes(samples, clips::RATE_HZ)?;
     let output = engine.generate(EngineCoreRequest::asr(file)).await?;
     Ok(output.text.unwrap_or_default())
-}
-
-async fn serve(model: &str, engine: Engine) -> Result<TestServer> {
-    let recorder = Recorder::install()?;
-    let config = RegistryConfig { default_asr: Some(model.to_owned()), ..RegistryConfig::new("none") };
-    let registry = Registry::new(config);
-    registry.set("none", Slot::Failed("this bench has none".to_owned()));
-    registry.set(model, Slot::Ready(engine));
-    let vad_weights = Some(Store::open(Some(engines::home()))?.vad_weights());
-    let config = ServerConfig { vad_weights, ..ServerConfig::default() };
-    TestServer::listen(config, registry, recorder).await
 }
 
 /// Processor time of this process.

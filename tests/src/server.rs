@@ -61,6 +61,12 @@ impl Setup {
         Self::with(name, model)
     }
 
+    /// An ASR model without figures, which writes these words of each second in turn.
+    pub fn listener_of(name: &str, says: &'static [&'static str]) -> Self {
+        let model = SimulatedModel { transcribes: true, sample_rate: 16_000, says, ..Default::default() };
+        Self::with(name, model)
+    }
+
     /// A chat and TTS model, autoregressive, 80 ms per frame.
     pub fn converser(name: &str) -> Self {
         Self::with(name, SimulatedModel { chats: true, ..Default::default() })

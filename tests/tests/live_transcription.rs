@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::pcm;
+use izwi_core::engine::{Writer, WriterOptions};
 use izwi_tests::synthetic::{RATE_HZ, noise};
 use izwi_tests::{Session, Setup, TestServer};
 use serde_json::{Value, json};
@@ -124,4 +125,67 @@ async fn fields_are_refused_by_name_and_the_session_goes_on() {
     assert_eq!(session.expect("error").await.unwrap()["code"], "out_of_order");
     session.send(json!({"type": "input.done"})).await.unwrap();
     session.expect("session.done").await.unwrap();
+}
+
+/// What a writer makes of words at once.
+fn written(text: &str, options: WriterOptions) -> String {
+    let mut writer = Writer::new(options);
+    let words = text.split_whitespace().map(|word| format!(" {word}"));
+    let settled = writer.push(words, Some("en")).concat();
+    (settled + &writer.finish().concat()).trim_matches(' ').to_owned()
+}
+
+#[tokio::test]
+async fn figures_and_commands_are_written_before_they_are_committed() {
+    const SAYS: [&str; 4] =
+        ["twenty five", "thousand dollars comma so new line and", "twenty one full stop", "it is"];
+    let server = Setup::listener_of("sayer", &SAYS).start().await.unwrap();
+    let turns = async |config: Value| {
+        let mut session = open(&server).await;
+        session.send(config).await.unwrap();
+        session.expect("session.created").await.unwrap();
+        send(&mut session, &speech(5)).await;
+        session.send(json!({"type": "input.done"})).await.unwrap();
+        let frames = session.rest().await.unwrap();
+        for turn in of(&frames, "turn.end") {
+            let committed = of(&frames, "committed").filter(|frame| frame["turn"] == turn["turn"]);
+            let text: String = committed.filter_map(|frame| frame["text"].as_str()).collect();
+            assert_eq!(text.trim_matches(' '), turn["text"].as_str().unwrap());
+        }
+        let texts = of(&frames, "turn.end").map(|turn| turn["text"].as_str().unwrap().to_owned());
+        texts.collect::<Vec<String>>()
+    };
+    let said = turns(json!({"type": "session.config"})).await;
+    assert!(said[0].starts_with("twenty five thousand dollars comma so new line"), "{said:?}");
+    for (numbers, commands) in [(true, true), (true, false), (false, true)] {
+        let config = json!({
+            "type": "session.config", "inverse_normalization": numbers, "spoken_commands": commands, "word_times": true,
+        });
+        let options = WriterOptions { numbers, commands };
+        let expected: Vec<String> = said.iter().map(|text| written(text, options)).collect();
+        assert_eq!(turns(config).await, expected, "{options:?}");
+    }
+    assert!(
+        written(&said[0], WriterOptions { numbers: true, commands: true }).starts_with("$25,000, so\nAnd")
+    );
+}
+
+#[tokio::test]
+async fn a_language_is_detected_among_those_that_are_given() {
+    let server = Setup::listener("listener").start().await.unwrap();
+    let mut session = open(&server).await;
+    session.send(json!({"type": "session.config", "languages": ["German", "en-GB"]})).await.unwrap();
+    session.expect("session.created").await.unwrap();
+    for (param, config) in [
+        ("languages", json!({"languages": ["de", "fr"]})),
+        ("languages", json!({"languages": ["de"], "language": "de"})),
+        ("languages", json!({"languages": vec!["de"; 33]})),
+    ] {
+        let mut session = open(&server).await;
+        let mut frame = json!({"type": "session.config"});
+        frame.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
+        session.send(frame).await.unwrap();
+        let error = session.expect("error").await.unwrap();
+        assert_eq!(error["param"], param, "{error}");
+    }
 }

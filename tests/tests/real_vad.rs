@@ -8,7 +8,7 @@ use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel, VadOptions};
 use izwi_audio::wav;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
-use izwi_tests::synthetic::{RATE_HZ, mixed, music, noise, scale};
+use izwi_tests::synthetic::{RATE_HZ, mixed, music, noise, wordless as wordless_of};
 
 const SECONDS: usize = 6;
 const CLIPS: [&str; 2] = ["jfk", "sense_and_sensibility_01_austen_64kb-0880"];
@@ -39,10 +39,9 @@ fn wordless() -> Vec<(String, Vec<f32>)> {
     let tune = music(SECONDS, 0.05);
     let mut sounds = vec![("music and noise".to_owned(), mixed(&tune, &noise(SECONDS, 0.02)))];
     for rms in [0.000_1, 0.001, 0.01, 0.05, 0.2] {
-        let mut tune = tune.clone();
-        scale(&mut tune, rms);
-        sounds.push((format!("music {rms}"), tune));
-        sounds.push((format!("noise {rms}"), noise(SECONDS, rms)));
+        sounds.extend(
+            wordless_of(SECONDS, rms).into_iter().map(|(name, sound)| (format!("{name} {rms}"), sound)),
+        );
     }
     sounds
 }

@@ -70,6 +70,52 @@ async fn every_response_format_works_with_json_and_form_requests() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn numbers_become_figures_where_the_model_writes_words() -> Result<()> {
+    const SAYS: [&str; 3] = ["twenty five dollars", "at three thirty p m", "on may third"];
+    let server = Setup::listener_of("plain", &SAYS).start().await?;
+    let text = "$25 at 3:30 p.m. on May 3";
+    let verbose = json!({"response_format": "verbose_json", "timestamp_granularities": ["word"]});
+    let body: Value = by_json(&server, verbose.clone()).await?.json().await?;
+    assert_eq!(body["text"], SAYS.join(" "), "off by default");
+    let mut asked = verbose;
+    asked["inverse_normalization"] = json!(true);
+    let body: Value = by_json(&server, asked).await?.json().await?;
+    assert_eq!(body["text"], text);
+    let segments: String = body["segments"]
+        .as_array()
+        .context("segments")?
+        .iter()
+        .filter_map(|one| one["text"].as_str())
+        .collect();
+    assert_eq!(segments.trim(), text);
+    let words = body["words"].as_array().context("words")?;
+    let said: Vec<&str> = words.iter().filter_map(|word| word["word"].as_str()).collect();
+    assert_eq!(
+        said.iter().map(|word| word.trim()).collect::<Vec<_>>(),
+        ["$25", "at", "3:30 p.m.", "on", "May 3"]
+    );
+    let times: Vec<f64> =
+        words.iter().flat_map(|word| [&word["start"], &word["end"]]).filter_map(Value::as_f64).collect();
+    assert!(times.is_sorted() && times[0] == 0.0 && times[1] == 0.5, "{times:?}");
+    let fields = [("inverse_normalization", "true"), ("stream", "true")];
+    let (_, deltas) = transcript_events(&by_form(&server, &fields).await?.text().await?)?;
+    assert_eq!(deltas, text);
+    for name in ["numerals", "smart_format"] {
+        let answer =
+            reqwest::Client::new().post(server.url(&format!("/v1/listen?{name}=true"))).body(recording(2.5));
+        let answer: Value = answer.send().await?.json().await?;
+        assert_eq!(answer["results"]["channels"][0]["alternatives"][0]["transcript"], text, "{name}");
+    }
+    let refused = json!({"inverse_normalization": true, "include": ["logprobs"]});
+    assert_eq!(by_json(&server, refused).await?.status(), 400);
+    // A model that writes figures itself is not corrected.
+    let server = Setup::listener("figures").start().await?;
+    let body: Value = by_json(&server, json!({"inverse_normalization": true})).await?.json().await?;
+    assert_eq!(body["text"], "word0 word1 word2");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn verbose_json_has_segments_and_requested_words() -> Result<()> {
     let server = Setup::listener("verbose").start().await?;
     let verbose = json!({"response_format": "verbose_json"});

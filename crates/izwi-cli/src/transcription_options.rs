@@ -18,6 +18,8 @@ fn arg(row: &OptionRow<'_>) -> Option<Arg> {
     Some(match &row.value {
         OptionValue::Switch(_) => arg.action(ArgAction::SetTrue),
         OptionValue::List(_, limits) if !limits.entries.is_empty() => arg.action(ArgAction::SetTrue),
+        // Its entries have no comma.
+        OptionValue::List(..) if value.contains(',') => valued.action(ArgAction::Append).value_delimiter(','),
         OptionValue::List(..) => valued.action(ArgAction::Append),
         OptionValue::Number(..) => valued.value_parser(value_parser!(f32)),
         OptionValue::Whole(..) => valued.value_parser(value_parser!(u64)),
@@ -75,12 +77,14 @@ mod tests {
     #[test]
     fn every_flag_is_in_the_options() {
         let command = TranscriptionFlags::augment_args(Command::new("transcribe").no_binary_name(true));
-        let line =
-            "--language de --words --translate --prompt Izwi --beam-size 3 --patience 2 --length-penalty 0.5";
+        let line = "--languages de,en --languages fr --words --translate --prompt Izwi --beam-size 3 --patience 2 \
+             --length-penalty 0.5 --inverse-normalization --keyword a,b";
         let matches = command.clone().try_get_matches_from(line.split_whitespace()).unwrap();
         let TranscriptionFlags(options) = TranscriptionFlags::from_arg_matches(&matches).unwrap();
         let expected = TranscriptionOptions {
-            language: Some("de".to_owned()),
+            languages: ["de", "en", "fr"].map(str::to_owned).to_vec(),
+            inverse_normalization: true,
+            keywords: vec!["a,b".to_owned()],
             translate: true,
             prompt: Some("Izwi".to_owned()),
             beam_size: Some(3),

@@ -279,6 +279,8 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         speed_range: speaks.then_some(SPEED),
         takes_instructions: speaks,
         takes_keywords: false,
+        writes_figures: true,
+        detects_language: false,
         languages: config.languages.clone(),
         translates: false,
         clones_voices: false,

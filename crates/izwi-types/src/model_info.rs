@@ -19,6 +19,11 @@ pub struct ModelInfo {
     pub takes_instructions: bool,
     /// Whether it transcribes with likely words in mind.
     pub takes_keywords: bool,
+    /// Whether its transcripts have numbers, times and amounts in figures. Otherwise they are words, which
+    /// [`TranscriptionOptions::inverse_normalization`](crate::TranscriptionOptions::inverse_normalization) rewrites.
+    pub writes_figures: bool,
+    /// Whether it detects the language of a recording among several.
+    pub detects_language: bool,
     /// Codes of the languages that it transcribes or speaks; empty if they are not known.
     pub languages: Vec<String>,
     /// Whether it translates speech into English.
@@ -53,6 +58,8 @@ impl ModelInfo {
             speed_range: None,
             takes_instructions: false,
             takes_keywords: false,
+            writes_figures: true,
+            detects_language: false,
             languages: Vec::new(),
             translates: false,
             clones_voices: false,

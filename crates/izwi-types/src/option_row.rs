@@ -29,6 +29,7 @@ pub struct OptionFlag {
     /// Its name without dashes.
     pub name: &'static str,
     /// What its value is called in the help. The flag of a list of given entries has no value: this is the entry that it adds.
+    /// With a comma in it, commas part the entries of a list.
     pub value: &'static str,
     /// A line of help.
     pub help: &'static str,

@@ -80,7 +80,12 @@ transcription_options! {
     /// How speech is found in the recording. Without it as with `auto`.
     chunking_strategy: Option<ChunkingStrategy> = Chunking(), "take parameters of speech detection";
     /// Languages of which one is detected, in place of `language`.
-    languages / "languages[]": Vec<String> = List(ListLimits::any(32)), "choose among languages";
+    languages / "languages[]": Vec<String> = List(ListLimits::any(32)), "choose among languages",
+        flag "languages" "TAG,..." "Languages of which one is detected, as BCP 47 tags, in place of --language";
+    /// Whether spoken numbers, ordinals, amounts of money, measures, dates and times are written in figures, where the model
+    /// writes them in words. In English.
+    inverse_normalization: bool = Switch(), "rewrite numbers",
+        flag "inverse-normalization" "" "Write numbers, dates and amounts in figures where the model writes them in words";
     /// Words and phrases that are likely in the recording, such as names: at most 128, each of at most 128 characters.
     keywords / "keywords[]": Vec<String> = List(ListLimits { max_chars: 128, ..ListLimits::any(128) }), "take keywords",
         flag "keyword" "WORD" "A word or phrase that is likely in the recording, such as a name; may repeat";
@@ -126,6 +131,12 @@ impl TranscriptionOptions {
         let fault = |param, message: &str| Err(InputError { param, message: message.to_owned() });
         if self.language.is_some() && !self.languages.is_empty() {
             return fault("languages", "language and languages are both given; send one");
+        }
+        if self.logprobs() && self.inverse_normalization {
+            return fault(
+                "include",
+                "include has 'logprobs', which are those of the words that inverse_normalization rewrites; leave one out",
+            );
         }
         if self.patience.is_some() && self.beam_size == Some(1) {
             return fault("patience", "patience needs a beam_size above 1; raise that or leave patience out");

@@ -32,8 +32,9 @@ const SHOWN_CHARS: usize = 400;
 ///
 /// Listens to the microphone, through the sound device or else a recording program. On a terminal a line shows what is
 /// being said, and each turn is printed when it ends; otherwise text is printed as soon as it is final. Ctrl-C ends the
-/// dictation: what was said until then is still transcribed; a second one stops at once. A model that is not installed is
-/// pulled first.
+/// dictation: what was said until then is still transcribed; a second one stops at once. Spoken commands are carried out:
+/// "comma", "full stop", "question mark", "new line" and others, and numbers are written in figures. A model that is not
+/// installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// - reads raw audio from standard input instead of the microphone: mono, 16 bits, little-endian, 16 kHz
@@ -42,12 +43,21 @@ pub(crate) struct Args {
     /// Language that is spoken, as a BCP 47 tag [default: detected in each turn]
     #[arg(long, value_name = "TAG")]
     language: Option<String>,
+    /// Languages of which one is detected in each turn, as BCP 47 tags
+    #[arg(long, value_name = "TAG,...", value_delimiter = ',', conflicts_with = "language")]
+    languages: Vec<String>,
     /// Text that could precede the speech: names, spellings, style
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// A word or phrase that is likely in the speech, such as a name; may repeat
     #[arg(long, value_name = "WORD")]
     keyword: Vec<String>,
+    /// Leave spoken commands such as "comma" and "new line" as words
+    #[arg(long)]
+    no_commands: bool,
+    /// Leave all words as the model writes them: spoken commands, and numbers that it does not write in figures
+    #[arg(long)]
+    verbatim: bool,
     /// New audio from one transcript of a turn to the next, in ms, 200 to 5000, less for models that stream natively [default:
     /// the server's]
     #[arg(long, value_name = "MS")]
@@ -102,6 +112,9 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
         "type": "session.config",
         "model": model,
         "language": args.language,
+        "languages": args.languages,
+        "inverse_normalization": !args.verbatim,
+        "spoken_commands": !(args.verbatim || args.no_commands),
         "prompt": args.prompt,
         "keywords": args.keyword,
         "sample_rate": Microphone::RATE_HZ,
@@ -281,18 +294,19 @@ impl Display {
             let text = format!("{}{partial}", self.turn);
             let skipped = text.chars().count().saturating_sub(width().min(SHOWN_CHARS));
             let shown = text.chars().skip(skipped).collect::<String>();
-            line.set_message(output::printable(shown.trim_start()).into_owned());
+            let shown = output::printable(shown.trim_start()).replace('\n', " ");
+            line.set_message(shown);
         }
     }
 
     fn end_turn(&mut self) -> Result<()> {
         let turn = std::mem::take(&mut self.turn);
         match &self.line {
-            _ if turn.trim().is_empty() => Ok(()),
+            _ if turn.trim_matches(' ').is_empty() => Ok(()),
             None => output::print("\n"),
             Some(line) => {
                 line.set_message("");
-                line.suspend(|| output::print(&format!("{}\n", turn.trim())))
+                line.suspend(|| output::print(&format!("{}\n", turn.trim_matches(' '))))
             }
         }
     }

@@ -37,9 +37,8 @@ impl Listener {
     /// Leases the model that the parameters name, and checks them against it.
     pub(super) async fn load(state: &AppState, params: &Params) -> Result<Self, ApiError> {
         params.refuse(&UNSUPPORTED)?;
-        for name in ["punctuate", "smart_format"] {
-            params.switch(name)?;
-        }
+        params.switch("punctuate")?;
+        let [numerals, smart_format] = [params.switch("numerals")?, params.switch("smart_format")?];
         let name = params.text("model");
         // A model of this server may have such a name.
         let is_own = name.is_some_and(|name| state.registry().find(name).is_ok());
@@ -53,7 +52,8 @@ impl Listener {
             false => TranscriptionOptions { prompt: Some(keywords.join(", ")), ..Default::default() },
         };
         let language = params.text("language").filter(|_| !detects).map(primary);
-        let options = TranscriptionOptions { language, ..likely }.with_words();
+        let inverse_normalization = numerals || smart_format;
+        let options = TranscriptionOptions { language, inverse_normalization, ..likely }.with_words();
         let model = &engine.profile().model;
         let checked = CheckedRequest::of_options(model, options, Some("verbose_json"), false)?;
         Ok(Self { engine, checked })
@@ -92,6 +92,10 @@ pub(super) struct ListenQuery {
     detect_language: Option<String>,
     /// Whether the segments are listed.
     utterances: Option<String>,
+    /// Whether numbers are written in figures, where the model writes them in words.
+    numerals: Option<String>,
+    /// As `numerals`.
+    smart_format: Option<String>,
     /// A likely word; may repeat.
     keyterm: Option<String>,
 }

@@ -110,6 +110,8 @@ fn toy() -> FrameDriver<Toy> {
         speed_range: None,
         takes_instructions: false,
         takes_keywords: false,
+        writes_figures: true,
+        detects_language: false,
         languages: Vec::new(),
         translates: false,
         clones_voices: false,

@@ -26,3 +26,4 @@ pub(crate) mod tokenizer_file;
 pub(crate) mod units;
 pub(crate) mod unknown_word_net;
 mod words;
+pub mod written;

@@ -15,11 +15,18 @@ pub(crate) struct ConfigFields {
     pub(crate) model: Option<String>,
     /// Code or name; without one it is detected in each turn.
     pub(crate) language: Option<String>,
+    /// Codes or names of the languages of which one is detected in each turn, in place of `language`.
+    #[serde(default)]
+    pub(crate) languages: Vec<String>,
     /// Context as if it preceded the audio: names, spellings, style.
     pub(crate) prompt: Option<String>,
     /// Words that are likely in the audio.
     #[serde(default)]
     pub(crate) keywords: Vec<String>,
+    /// Whether numbers are written in figures, where the model writes them in words; by default false.
+    pub(crate) inverse_normalization: Option<bool>,
+    /// Whether spoken commands such as `new line` are carried out, by default false.
+    pub(crate) spoken_commands: Option<bool>,
     /// Of the binary frames.
     pub(crate) encoding: Option<String>,
     pub(crate) sample_rate: Option<u32>,

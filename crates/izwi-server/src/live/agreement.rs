@@ -2,6 +2,8 @@
 //! before it. Source: Macháček, Dabre, Bojar (2023), <https://arxiv.org/abs/2307.14743>. Here the less certain a word is, the
 //! more audio must follow it: what follows is what changes it.
 
+use izwi_core::engine::Said;
+
 /// A word of a live transcript.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LiveWord {
@@ -14,6 +16,23 @@ pub(crate) struct LiveWord {
     pub(crate) probability: f32,
     /// The least probability of its tokens.
     pub(crate) certainty: f32,
+}
+
+impl Said for LiveWord {
+    fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn merged(words: &[Self], text: String) -> Self {
+        let sum: f32 = words.iter().map(|word| word.probability).sum();
+        Self {
+            text,
+            start_ms: words.first().map_or(0, |word| word.start_ms),
+            end_ms: words.last().map_or(0, |word| word.end_ms),
+            probability: sum / words.len().max(1) as f32,
+            certainty: words.iter().map(|word| word.certainty).fold(1.0, f32::min),
+        }
+    }
 }
 
 /// A word of this certainty needs `SURE_MS` of audio after it, one of `UNSURE` needs `UNSURE_MS`, between them in proportion;

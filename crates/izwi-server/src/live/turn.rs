@@ -28,8 +28,8 @@ const MAX_CONTEXT: usize = 200;
 pub(crate) enum LiveEvent {
     Started { turn: u64, at_ms: u64 },
     Partial { turn: u64, text: String },
-    Committed { turn: u64, text: String, words: Vec<LiveWord> },
-    Ended { turn: u64, text: String, start_ms: u64, end_ms: u64 },
+    Committed { turn: u64, words: Vec<LiveWord> },
+    Ended { turn: u64, start_ms: u64, end_ms: u64 },
 }
 
 /// A turn of speech.
@@ -145,6 +145,7 @@ impl LiveTurn {
     }
 
     /// Decided text of the turn.
+    #[cfg(test)]
     pub(super) fn text(&self) -> &str {
         self.text.trim()
     }
@@ -200,9 +201,8 @@ impl LiveTurn {
 
     /// Adds decided words to the text of the turn.
     pub(super) fn commit(&mut self, words: Vec<LiveWord>) -> LiveEvent {
-        let text = concatenated(&words);
-        self.text.push_str(&text);
-        LiveEvent::Committed { turn: self.number, text, words }
+        self.text.push_str(&concatenated(&words));
+        LiveEvent::Committed { turn: self.number, words }
     }
 
     /// Moves the start of a long window after decided words, which become context.

@@ -5,6 +5,8 @@
 //! - Voice activity detection finds turns. What is between them becomes no text.
 //! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
 //!   them for now; the next one replaces it.
+//! - What `session.config` asks to rewrite, numbers and spoken commands, is rewritten before it is committed: words of a run
+//!   that can go on are `partial` until then.
 //! - `input.flush` ends the turn in progress, `input.done` the session once all turns are transcribed.
 //! - A model that takes audio as it arrives gets a turn in one request, another one windows of it in steps.
 //! - A step that fails is an `error`; the session continues, and a turn whose last step fails ends with what was committed.
@@ -16,7 +18,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, LiveWindow, RequestId, Segment, StreamingOutput, Task, Word};
+use izwi_core::engine::{Engine, LiveWindow, RequestId, Segment, StreamingOutput, Task, Word, Writer};
 use izwi_types::TokenLogprob;
 use tokio::time::Instant;
 
@@ -46,6 +48,9 @@ struct Session {
     turns: LiveTurns,
     /// Language of the turn in progress, once it is detected.
     language: Option<String>,
+    /// Rewrites the words of the turn in progress, of which `text` is committed.
+    writer: Writer<LiveWord>,
+    text: String,
 }
 
 /// A transcript in progress.
@@ -137,7 +142,7 @@ impl Protocol for Live {
         let job = session.turns.next()?.and_then(|ask| job(&self.state, session, ask));
         if job.is_err() {
             // Without memory for it now, the rest of the audio is transcribed later, or not.
-            session.turns.clear();
+            session.clear();
         }
         Some(job)
     }
@@ -157,7 +162,7 @@ impl Protocol for Live {
                 let words = words.map(|word| live_word(word, *start_ms)).collect();
                 let mut events = Vec::new();
                 session.turns.hear(words, chunk.partial, &mut events);
-                events.iter().for_each(|event| session.tell(event, out));
+                session.tell_all(events, out);
             }
         }
         Ok(())
@@ -174,13 +179,11 @@ impl Protocol for Live {
             }
             Reply::Stream { .. } => session.turns.close(&mut events),
         }
-        for event in &events {
-            session.tell(event, out);
-        }
+        session.tell_all(events, out);
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.session.as_mut().is_some_and(|session| session.turns.clear())
+        self.session.as_mut().is_some_and(Session::clear)
     }
 
     fn close_input(&mut self) {
@@ -229,36 +232,71 @@ impl Live {
             channels: 1,
             latency_ms,
         });
-        self.session = Some(Session { setup, turns, language: None });
+        let writer = Writer::new(setup.written);
+        self.session = Some(Session { setup, turns, language: None, writer, text: String::new() });
         Ok(())
     }
 
     fn hear(&mut self, audio: &Bytes, out: &mut Outbox) -> Result<(), ApiError> {
         let Some(session) = &mut self.session else { return Err(frame::NO_MODEL) };
-        for event in session.turns.push(audio)? {
-            session.tell(&event, out);
-        }
+        let events = session.turns.push(audio)?;
+        session.tell_all(events, out);
         Ok(())
     }
 }
 
 impl Session {
-    fn tell(&mut self, event: &LiveEvent, out: &mut Outbox) {
+    /// Drops the turns that wait. False if there were none.
+    fn clear(&mut self) -> bool {
+        (self.writer, self.text) = (Writer::new(self.setup.written), String::new());
+        self.turns.clear()
+    }
+
+    fn tell_all(&mut self, events: Vec<LiveEvent>, out: &mut Outbox) {
+        let mut events = events.into_iter().peekable();
+        while let Some(event) = events.next() {
+            // What waits to be rewritten is shown at once, unless the next event does so.
+            let shows = matches!(event, LiveEvent::Committed { .. })
+                && !matches!(events.peek(), Some(LiveEvent::Partial { .. } | LiveEvent::Ended { .. }));
+            self.tell(event, shows, out);
+        }
+    }
+
+    fn tell(&mut self, event: LiveEvent, shows: bool, out: &mut Outbox) {
         match event {
-            LiveEvent::Started { turn, at_ms } => {
-                out.frame(&ServerFrame::Started { turn: *turn, at_ms: *at_ms })
+            LiveEvent::Started { turn, at_ms } => out.frame(&ServerFrame::Started { turn, at_ms }),
+            LiveEvent::Partial { turn, text } => {
+                let text = self.writer.preview() + &text;
+                out.frame(&ServerFrame::Partial { turn, text: &text });
             }
-            LiveEvent::Partial { turn, text } => out.frame(&ServerFrame::Partial { turn: *turn, text }),
-            LiveEvent::Committed { turn, text, words } => {
-                let words = self.setup.word_times.then(|| words.iter().filter_map(word_times).collect());
-                out.frame(&ServerFrame::Committed { turn: *turn, text, words });
+            LiveEvent::Committed { turn, words } => {
+                let language = self.setup.language_of(self.language.as_deref());
+                let words = self.writer.push(words, language);
+                self.commit(turn, &words, out);
+                if shows && self.writer.is_waiting() {
+                    out.frame(&ServerFrame::Partial { turn, text: &self.writer.preview() });
+                }
             }
-            LiveEvent::Ended { turn, text, start_ms, end_ms } => {
+            LiveEvent::Ended { turn, start_ms, end_ms } => {
+                let rest = self.writer.finish();
+                self.commit(turn, &rest, out);
+                let text = std::mem::take(&mut self.text);
                 let language = self.setup.language.clone().or(self.language.take());
-                let (language, start_ms, end_ms) = (language.as_deref(), *start_ms, *end_ms);
-                out.frame(&ServerFrame::TurnEnd { turn: *turn, text, language, start_ms, end_ms });
+                let (text, language) = (text.trim_matches(' '), language.as_deref());
+                out.frame(&ServerFrame::TurnEnd { turn, text, language, start_ms, end_ms });
             }
         }
+    }
+
+    /// Commits words of a turn.
+    fn commit(&mut self, turn: u64, words: &[LiveWord], out: &mut Outbox) {
+        if words.is_empty() {
+            return;
+        }
+        let text: String = words.iter().map(|word| word.text.as_str()).collect();
+        self.text.push_str(&text);
+        let words = self.setup.word_times.then(|| words.iter().filter_map(word_times).collect());
+        out.frame(&ServerFrame::Committed { turn, text: &text, words });
     }
 }
 

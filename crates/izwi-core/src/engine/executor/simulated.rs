@@ -9,15 +9,14 @@ mod cost;
 mod open_text;
 mod preparer;
 mod search;
+mod transcript;
 mod voice_pack;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{
-    Emission, EncoderWork, ModelInfo, PartTimes, Segment, SpokenWord, StepOutput, Task, Voice, Word, Work,
-};
+use izwi_types::{Emission, EncoderWork, ModelInfo, PartTimes, SpokenWord, StepOutput, Task, Voice, Work};
 
 use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, SimulatedTime, StepPlan,
@@ -31,6 +30,7 @@ use crate::engine::types::{GenerationParams, SequenceId};
 pub use cost::{CostCurve, StepWork};
 use open_text::OpenText;
 use preparer::SimulatedPreparer;
+use transcript::segment;
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub struct SimulatedModel {
     pub autoregressive: bool,
     /// Whether it is an ASR model: one pass, one segment and one word for each started second.
     pub transcribes: bool,
+    /// What an ASR model says of each second in turn, in place of one word; it then writes no figures.
+    pub says: &'static [&'static str],
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
     pub clones_voices: bool,
     /// Whether it tells when the words of its units are spoken: each sounds as long as its bytes take.
@@ -103,6 +105,7 @@ impl Default for SimulatedModel {
         Self {
             autoregressive: true,
             transcribes: false,
+            says: &[],
             clones_voices: false,
             times_words: false,
             appends_text: false,
@@ -237,22 +240,6 @@ fn voices() -> Vec<Voice> {
     ["one", "two"].map(voice).to_vec()
 }
 
-/// The segment of pass `pass`: one second.
-fn segment(pass: usize) -> Segment {
-    let (start_s, text) = (pass as f64, format!(" word{pass}"));
-    let word = Word { text: text.clone(), start_s, end_s: start_s + 0.5, probability: 0.9 };
-    let tokens = vec![pass as u32];
-    Segment {
-        window_start_s: start_s,
-        start_s,
-        end_s: start_s + 1.0,
-        text,
-        tokens,
-        words: vec![word],
-        ..Segment::default()
-    }
-}
-
 fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -296,6 +283,8 @@ impl SimulatedExecutor {
             speed_range: Some((0.25, 4.0)),
             takes_instructions: model.clones_voices,
             takes_keywords: model.transcribes,
+            writes_figures: model.says.is_empty(),
+            detects_language: model.transcribes,
             languages: languages.iter().map(|&code| code.to_owned()).collect(),
             translates: model.transcribes,
             clones_voices: model.clones_voices,
@@ -465,7 +454,7 @@ impl SimulatedExecutor {
     /// Ends a pass after tokens with hash `state`.
     fn end_pass(&self, running: &mut Running, state: u64, output: &mut StepOutput) {
         if self.model.transcribes {
-            let segment = segment(running.pass);
+            let segment = segment(running.pass, self.model.says);
             output.text.clone_from(&segment.text);
             output.segments.push(segment);
             output.language = Some("en".to_owned());

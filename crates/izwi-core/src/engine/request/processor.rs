@@ -9,8 +9,8 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
-    ConverseInput, Input, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task, TextNotes, Turn,
-    Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt,
+    ConverseInput, Input, InputError, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task,
+    TextNotes, Turn, Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt, languages,
 };
 
 use super::intake::AudioIntake;
@@ -51,6 +51,10 @@ pub(in crate::engine) struct RequestInfo {
     pub(in crate::engine) prompt_tokens: usize,
     /// What the model says otherwise than it is written.
     pub(in crate::engine) notes: TextNotes,
+    /// Whether the numbers of its transcript become figures.
+    pub(in crate::engine) writes_figures: bool,
+    /// The language of the recording, as far as it is known before.
+    pub(in crate::engine) language: Option<String>,
 }
 
 impl RequestInfo {
@@ -115,6 +119,7 @@ impl RequestProcessor {
         intake: &mut AudioIntake,
     ) -> Result<(RequestInfo, Input)> {
         let notes = written_text::take(&mut request, &self.profile)?;
+        let (writes_figures, language) = self.figures(&mut request)?;
         let open_text = request.text_input.clone().map(OpenInput::Text);
         let open_input = open_text.or(request.audio_stream.clone().map(OpenInput::Audio));
         self.check(&request)?;
@@ -146,6 +151,8 @@ impl RequestProcessor {
             recorded,
             prompt_tokens: 0,
             notes,
+            writes_figures,
+            language,
         };
         Ok((info, input))
     }
@@ -165,6 +172,23 @@ impl RequestProcessor {
     /// The preparer of the model.
     pub(in crate::engine) fn preparer(&self) -> Arc<dyn RequestPreparer> {
         Arc::clone(&self.preparer)
+    }
+
+    /// Whether the numbers of a transcript are to become figures, which its model does not write, and the language of the
+    /// recording as far as it is known. The model is not asked for it.
+    ///
+    /// # Errors
+    /// The audio is live.
+    fn figures(&self, request: &mut EngineCoreRequest) -> Result<(bool, Option<String>)> {
+        let options = &mut request.transcription;
+        let is_asked = std::mem::take(&mut options.inverse_normalization);
+        if is_asked && (request.window.is_some() || request.audio_stream.is_some()) {
+            let message = "the words of live audio are rewritten once they are settled; use a Writer, without inverse_normalization";
+            return Err(InputError { param: "inverse_normalization", message: message.to_owned() }.into());
+        }
+        let only = || Some(&self.profile.languages).filter(|known| known.len() == 1)?.first().cloned();
+        let language = options.language.as_deref().and_then(languages::code_of).or_else(only);
+        Ok((is_asked && !self.profile.info.writes_figures && request.text.is_none(), language))
     }
 
     fn speak_input(

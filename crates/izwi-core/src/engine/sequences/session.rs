@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::emission_queue::EmissionQueue;
 use super::stall_clock::StallClock;
 use super::{Client, Delivery};
+use crate::engine::executor::normalised;
 use crate::engine::metrics::MetricsCollector;
 use crate::engine::qos::playback::PlaybackClock;
 use crate::engine::request::RequestInfo;
@@ -154,14 +155,17 @@ impl Session {
         }
     }
 
-    pub(super) fn push(&mut self, output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
+    pub(super) fn push(&mut self, mut output: StepOutput, sample_rate: u32, metrics: &MetricsCollector) {
         if self.first_output_at.is_none() && (output.generated_tokens > 0 || !output.samples.is_empty()) {
             self.first_output_at = Some(Instant::now());
         }
         self.generated_tokens += output.generated_tokens;
+        self.language = output.language.take().or(self.language.take());
+        if self.request.writes_figures {
+            self.write_figures(&mut output);
+        }
         self.text.push_str(&output.text);
         self.pending_text.push_str(&output.text);
-        self.language = output.language.or(self.language.take());
         self.emissions.push(output.emission, output.samples.len());
         if let Delivery::Stream(_) = self.client.delivery {
             self.pending_segments.extend(output.segments);
@@ -189,6 +193,14 @@ impl Session {
             self.segments.extend(output.segments);
             self.collected.extend_from_slice(&output.samples);
         }
+    }
+
+    /// Rewrites the numbers of a transcript. A segment is a sentence or ends at a pause, so that no number goes on behind it.
+    fn write_figures(&self, output: &mut StepOutput) {
+        let language = self.language.as_deref().or(self.request.language.as_deref());
+        let segments = std::mem::take(&mut output.segments).into_iter();
+        output.segments = segments.map(|segment| normalised(segment, language)).collect();
+        output.text = output.segments.iter().map(|segment| segment.text.as_str()).collect();
     }
 
     /// Whether its first chunk waits for a head start.

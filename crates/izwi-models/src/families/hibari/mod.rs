@@ -100,6 +100,8 @@ impl Hibari {
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
                 takes_keywords: false,
+                writes_figures: true,
+                detects_language: false,
                 languages: vec![LANGUAGE.to_owned()],
                 translates: false,
                 clones_voices: false,

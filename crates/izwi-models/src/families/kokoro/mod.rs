@@ -152,6 +152,8 @@ impl Kokoro {
                 speed_range: Some(SPEED_RANGE),
                 takes_instructions: false,
                 takes_keywords: false,
+                writes_figures: true,
+                detects_language: false,
                 languages: front_ends.languages(),
                 translates: false,
                 clones_voices: false,

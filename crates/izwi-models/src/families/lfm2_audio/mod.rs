@@ -153,6 +153,8 @@ impl LfmAudio {
             speed_range: None,
             takes_instructions: false,
             takes_keywords: false,
+            writes_figures: true,
+            detects_language: false,
             languages: vec![plan::LANGUAGE.to_owned()],
             translates: false,
             clones_voices: false,

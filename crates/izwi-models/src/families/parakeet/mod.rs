@@ -154,6 +154,7 @@ impl Parakeet {
             // A checkpoint does not tell its languages, its manifest does.
             info: ModelInfo {
                 takes_keywords: true,
+                writes_figures: vocabulary.has_figures(),
                 state_bytes: encoder.stream_bytes(),
                 chunks_ms: live::chunks_ms(&config, &front_end),
                 aligns_text: matches!(head, Head::Ctc { .. }),

@@ -168,6 +168,12 @@ impl Vocabulary {
         Keywords::new(&words.collect::<Vec<_>>(), &self.bytes).map(Arc::new)
     }
 
+    /// Whether numbers can be written in figures.
+    pub(super) fn has_figures(&self) -> bool {
+        let is_figure = |piece: &Piece| piece.bytes.iter().any(u8::is_ascii_digit);
+        self.pieces.iter().any(|piece| piece.kind != Kind::Special && is_figure(piece))
+    }
+
     /// Whether a token is none of text.
     pub(super) fn is_special(&self, token: u32) -> bool {
         self.pieces.get(token as usize).is_none_or(|piece| piece.kind == Kind::Special)

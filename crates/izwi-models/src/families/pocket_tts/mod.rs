@@ -167,6 +167,8 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         speed_range: None,
         takes_instructions: false,
         takes_keywords: false,
+        writes_figures: true,
+        detects_language: false,
         languages: Vec::new(),
         translates: false,
         clones_voices: voices.clones(),

@@ -9,6 +9,8 @@ pub(super) const LANGUAGES: [&str; 30] = [
     "zh", "en", "yue", "ar", "de", "fr", "es", "pt", "id", "it", "ko", "ru", "th", "vi", "ja", "tr", "hi",
     "ms", "nl", "sv", "da", "fi", "pl", "cs", "tl", "fa", "el", "ro", "hu", "mk",
 ];
+/// The name of no language, where there is no speech.
+pub(super) const NONE: &str = "None";
 /// Repetitions in a row that are none of the speaker's.
 const REPEATS: usize = 20;
 /// The longest unit that is looked for, in characters or tokens.
@@ -40,7 +42,7 @@ pub(super) fn parse(raw: &str, forced: Option<&str>) -> (String, String) {
 
 /// The name in the header of an answer; empty if there is no speech.
 fn language_of(header: &str) -> String {
-    if header.to_lowercase().contains("language none") {
+    if header.to_lowercase().contains(&format!("language {}", NONE.to_lowercase())) {
         return String::new();
     }
     let name = header.lines().find_map(|line| {

@@ -91,6 +91,7 @@ pub(super) fn recording(model: &Qwen3Asr, stretch: Stretch, context: &str, answe
         prompt: model.vocabulary.prompt(context, answer),
         audio_token: model.config.audio_token,
         language: None,
+        headers: Vec::new(),
         decided: None,
         is_live: false,
         sampling: SamplingParams::GREEDY,

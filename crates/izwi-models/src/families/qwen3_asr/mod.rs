@@ -107,6 +107,15 @@ struct Share<'a> {
 }
 
 impl Qwen3Asr {
+    /// What an answer may begin with where one of the languages of `codes` is detected, or no speech.
+    fn headers(&self, codes: &[String]) -> Vec<Vec<u32>> {
+        if codes.is_empty() {
+            return Vec::new();
+        }
+        let names = codes.iter().map(|code| answer::language_name(code)).chain([answer::NONE.to_owned()]);
+        names.map(|name| self.vocabulary.encode(&tokens::header(&name))).collect()
+    }
+
     fn load(folder: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let config = Config::load(folder)?;
         if config.purpose != Purpose::Transcribe {
@@ -124,6 +133,7 @@ impl Qwen3Asr {
         Ok(Self {
             info: ModelInfo {
                 takes_keywords: true,
+                detects_language: true,
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
                 aligns_text: aligner.is_some(),
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
@@ -296,6 +306,7 @@ impl SpeechModel for Qwen3Asr {
         let options = &input.options;
         let taken = [
             "language",
+            "languages",
             "prompt",
             "keywords",
             "chunking_strategy",
@@ -305,9 +316,13 @@ impl SpeechModel for Qwen3Asr {
             "timestamp_granularities",
         ];
         options.check_taken(&taken[..taken.len() - usize::from(self.aligner.is_none())])?;
-        let wanted =
-            options.language.as_deref().map(|wanted| languages::supported(wanted, &self.info.languages));
-        let language = wanted.transpose().map_err(|message| InputError { param: "language", message })?;
+        let code = |param, wanted: &str| {
+            languages::supported(wanted, &self.info.languages)
+                .map_err(|message| InputError { param, message })
+        };
+        let language = options.language.as_deref().map(|wanted| code("language", wanted)).transpose()?;
+        let candidates = options.languages.iter().map(|wanted| code("languages", wanted));
+        let candidates = candidates.collect::<Result<Vec<String>, InputError>>()?;
         let decided = input.window.as_ref().and_then(|window| self.decided(&window.decided));
         let answer = language.as_deref().map(|code| {
             let decided = decided.as_ref().map(|decided| self.vocabulary.plain(&decided.text));
@@ -342,6 +357,7 @@ impl SpeechModel for Qwen3Asr {
             prompt,
             audio_token: self.config.audio_token,
             language,
+            headers: self.headers(&candidates),
             decided,
             is_live: input.window.is_some(),
             sampling: SamplingParams { temperature: input.temperature(), ..SamplingParams::GREEDY },

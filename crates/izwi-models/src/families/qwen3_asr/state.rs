@@ -37,6 +37,8 @@ pub(super) struct Recording {
     pub(super) audio_token: u32,
     /// Code of the language that the prompt names.
     pub(super) language: Option<String>,
+    /// What an answer may begin with where one of some languages is detected; empty for any language.
+    pub(super) headers: Vec<Vec<u32>>,
     pub(super) decided: Option<Decided>,
     /// Whether it is a window of live audio.
     pub(super) is_live: bool,
@@ -273,6 +275,7 @@ impl State {
         // The header of an answer, which names the language, is none of its words.
         let is_text = self.language.is_some() || self.generated().contains(&vocabulary.mark);
         let token = match recording.keywords.as_ref().filter(|_| is_text) {
+            _ if !is_text && let Some(token) = self.next_of(&recording.headers, logits) => token,
             Some(keywords) => {
                 let mut raised = logits.to_vec();
                 keywords.raise(self.place, &mut raised);
@@ -310,6 +313,13 @@ impl State {
         }
         output.content_key = Some(key(token));
         Ok(output)
+    }
+
+    /// The likeliest token with which one of `headers` goes on; `None` without headers.
+    fn next_of(&self, headers: &[Vec<u32>], logits: &[f32]) -> Option<u32> {
+        let begun = self.generated();
+        let rest = headers.iter().filter_map(|header| header.strip_prefix(begun)?.first().copied());
+        rest.max_by(|a, b| logits[*a as usize].total_cmp(&logits[*b as usize]))
     }
 
     /// Ends the transcript of a stretch, whose words are aligned if there is an `aligner`.

@@ -33,6 +33,7 @@ pub(super) fn in_pieces(model: &Qwen3Asr, has_words: bool) -> Prepared {
         prompt: model.vocabulary.prompt("", ""),
         audio_token: model.config.audio_token,
         language: None,
+        headers: Vec::new(),
         decided: None,
         is_live: false,
         sampling: SamplingParams::GREEDY,
@@ -147,6 +148,28 @@ fn a_live_window_continues_what_is_decided() {
     assert_eq!(model.prepare(&long, &limits).unwrap_err().param, "audio");
     let limits = PrepareLimits { max_positions: 40, ..LIMITS };
     assert_eq!(model.prepare(&long, &limits).unwrap_err().param, "prompt");
+}
+
+#[test]
+fn the_language_is_one_of_those_that_are_given() {
+    let model = model("asr06");
+    let options = |codes: &[&str]| TranscriptionOptions {
+        languages: codes.iter().map(|&code| code.to_owned()).collect(),
+        ..TranscriptionOptions::default()
+    };
+    let header = |codes: &[&str], among: &[&str]| {
+        let ran = alone(&model, &model.prepare(&window(24_000, "", options(codes)), &LIMITS).unwrap(), 64);
+        let state = ran.state.downcast_ref::<Option<State>>().unwrap().as_ref().unwrap();
+        let headers = model.headers(&options(among).languages);
+        headers.iter().any(|header| state.generated().starts_with(header))
+    };
+    let some: [&[&str]; 3] = [&["de", "fr"], &["ja", "ko", "yue"], &["el"]];
+    for codes in some {
+        assert!(header(codes, codes), "{codes:?}");
+    }
+    assert!(some.iter().filter(|codes| header(&[], codes)).count() <= 1, "the network names one by itself");
+    let error = model.prepare(&window(24_000, "", options(&["de", "klingon"])), &LIMITS).unwrap_err();
+    assert_eq!(error.param, "languages");
 }
 
 #[test]

@@ -193,6 +193,8 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         speed_range: None,
         takes_instructions: settings.config.takes_instructions(),
         takes_keywords: false,
+        writes_figures: true,
+        detects_language: false,
         languages: Vec::new(),
         translates: false,
         clones_voices,

@@ -137,6 +137,7 @@ impl Whisper {
                 translates: multilingual,
                 aligns_text: true,
                 takes_keywords: true,
+                detects_language: multilingual,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },

@@ -3,12 +3,14 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use izwi_core::engine::{AudioStream, EngineCoreRequest, LiveWindow, Priority, TranscriptionOptions};
+use izwi_core::engine::{
+    AudioStream, EngineCoreRequest, LiveWindow, Priority, TranscriptionOptions, WriterOptions,
+};
 use izwi_types::{excerpt, languages};
 
 use crate::dto::live::ConfigFields;
 use crate::error::ApiError;
-use crate::extract::{check_range, non_blank, parse_priority};
+use crate::extract::{check_range, parse_priority};
 use crate::live::{LiveOptions, Method};
 use crate::registry::Lease;
 use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, TurnOptions};
@@ -32,6 +34,10 @@ pub(super) struct Setup {
     /// Code of the language, if the client set it.
     pub(super) language: Option<String>,
     pub(super) word_times: bool,
+    /// How the words become text.
+    pub(super) written: WriterOptions,
+    /// Codes of the languages of which one is detected; empty for all.
+    languages: Vec<String>,
     keywords: Vec<String>,
     priority: Priority,
 }
@@ -52,25 +58,57 @@ impl Setup {
         let rate_hz = fields.sample_rate.unwrap_or(RATE_HZ);
         check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
         let turns = turn_options(&fields, method)?;
-        let likely =
-            TranscriptionOptions { prompt: fields.prompt, keywords: fields.keywords, ..Default::default() };
-        let TranscriptionOptions { prompt, keywords, .. } =
-            likely.checked().map_err(|error| ApiError::invalid(error.param, error.message))?;
+        let given = TranscriptionOptions {
+            language: fields.language,
+            languages: fields.languages,
+            prompt: fields.prompt,
+            keywords: fields.keywords,
+            ..Default::default()
+        };
+        let TranscriptionOptions { language, languages: candidates, prompt, keywords, .. } =
+            given.checked().map_err(|error| ApiError::invalid(error.param, error.message))?;
         let profile = engine.profile();
         if !(keywords.is_empty() || profile.info.takes_keywords) {
             let message = "this model does not take keywords; choose another for it";
             return Err(ApiError::invalid("keywords", message));
         }
-        let code = |wanted: String| {
-            languages::supported(&wanted, &profile.info.languages)
-                .map_err(|message| ApiError::invalid("language", message))
+        if !(candidates.is_empty() || profile.info.detects_language) {
+            let message = "this model does not choose among languages; choose another for it";
+            return Err(ApiError::invalid("languages", message));
+        }
+        let code = |param, wanted: &str| {
+            languages::supported(wanted, &profile.info.languages)
+                .map_err(|message| ApiError::invalid(param, message))
         };
-        let language = non_blank(fields.language).map(code).transpose()?;
+        let language = language.map(|wanted| code("language", &wanted)).transpose()?;
+        let candidates = candidates.iter().map(|wanted| code("languages", wanted));
+        let candidates = candidates.collect::<Result<Vec<String>, ApiError>>()?;
+        let written = WriterOptions {
+            numbers: fields.inverse_normalization.unwrap_or(false) && !profile.info.writes_figures,
+            commands: fields.spoken_commands.unwrap_or(false),
+        };
         let priority = parse_priority(fields.priority.as_deref())?;
         let options =
             LiveOptions { encoding: pcm, rate_hz, method, turns, prompt: prompt.unwrap_or_default() };
         let word_times = fields.word_times.unwrap_or(false);
-        Ok((Self { encoding, language, word_times, keywords, priority, engine }, options))
+        let setup = Self {
+            encoding,
+            language,
+            word_times,
+            written,
+            languages: candidates,
+            keywords,
+            priority,
+            engine,
+        };
+        Ok((setup, options))
+    }
+
+    /// Code of the language of words, of which `detected` was detected; that of a model with one language is known.
+    pub(super) fn language_of<'a>(&'a self, detected: Option<&'a str>) -> Option<&'a str> {
+        let known = &self.engine.profile().languages;
+        let only = known.first().filter(|_| known.len() == 1).map(String::as_str);
+        self.language.as_deref().or(detected).or(only)
     }
 
     /// The engine's request for audio that it takes as it arrives.
@@ -88,8 +126,10 @@ impl Setup {
         context: String,
         language: Option<String>,
     ) -> EngineCoreRequest {
+        let languages = if language.is_some() { Vec::new() } else { self.languages.clone() };
         let options = TranscriptionOptions {
             language,
+            languages,
             prompt: Some(context),
             keywords: self.keywords.clone(),
             ..TranscriptionOptions::default()
