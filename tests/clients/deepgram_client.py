@@ -171,7 +171,9 @@ def live(client: DeepgramClient, recording: str, word: str) -> None:
     assert word in text.lower(), text
     assert kinds[0] == "SpeechStarted" and kinds[-1] == "Metadata", kinds
     assert all(a.start + a.duration <= b.start + 0.01 for a, b in zip(finals, finals[1:])), finals
-    assert all(message.speech_final for message in finals), finals
+    assert finals[-1].speech_final and not any(message.speech_final for message in results if not message.is_final), results
+    interim = [message for message in results if not message.is_final]
+    assert interim and all(message.channel.alternatives[0].transcript for message in interim), results
     words = [item for message in finals for item in message.channel.alternatives[0].words]
     assert any(item.word == word for item in words), words
     assert all(a.start <= b.start for a, b in zip(words, words[1:])), words

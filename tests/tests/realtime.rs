@@ -1,7 +1,14 @@
 //! The Realtime dialect over the simulated models: what clients of the published package do not do, and the order of
 //! events that a gate fixes.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
+use izwi_audio::decode::{DecodeLimits, decode};
+use izwi_audio::pcm;
 use izwi_core::engine::executor::simulated::Fault;
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64};
 use serde_json::{Value, json};
@@ -308,27 +315,68 @@ async fn a_response_has_instructions_of_its_own() -> Result<()> {
     Ok(())
 }
 
+/// Appends speech, in the default format.
+async fn speak(session: &mut Session) -> Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
+    let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+    let speech = decode(std::fs::read(path)?, 24_000, &limits)?;
+    for piece in speech[..3 * 24_000].chunks(2_400) {
+        let mut bytes = Vec::new();
+        pcm::write_i16_le(piece, &mut bytes);
+        session.send(json!({"type": "input_audio_buffer.append", "audio": base64(&bytes)})).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transcription_that_fails_is_told() -> Result<()> {
-    let mut steps = 0;
-    let script = Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
-        steps += usize::from(plan.schedule.batch_size() > 0);
-        plan.schedule.items().next().filter(|_| steps == 1).map(|item| Fault::Sequence(item.sequence))
-    });
+    let fails = Arc::new(AtomicBool::new(true));
+    let script = {
+        let fails = Arc::clone(&fails);
+        Box::new(move |plan: &izwi_core::engine::executor::StepPlan| {
+            let item = plan.schedule.items().next().filter(|_| fails.load(Ordering::Relaxed));
+            item.map(|item| Fault::Sequence(item.sequence))
+        })
+    };
     let server = Setup::listener("realtime-listener").script(script).start().await?;
     let mut session = connect(&server, "?intent=transcription").await?;
     session.expect("session.created").await?;
     let audio = json!({"input": {"turn_detection": null}});
     session.send(json!({"type": "session.update", "session": {"audio": audio}})).await?;
     session.expect("session.updated").await?;
-    append(&mut session, 1_500).await?;
+    speak(&mut session).await?;
     session.send(json!({"type": "input_audio_buffer.commit"})).await?;
     let failed = until(&mut session, "conversation.item.input_audio_transcription.failed").await?;
     ensure!(failed["error"]["code"] == "internal_error" && failed["item_id"].is_string(), "{failed}");
-    append(&mut session, 1_500).await?;
+    fails.store(false, Ordering::Relaxed);
+    speak(&mut session).await?;
     session.send(json!({"type": "input_audio_buffer.commit"})).await?;
     let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
-    ensure!(completed["transcript"] == "word0 word1" && completed["usage"]["seconds"] == 2, "{completed}");
+    let text = completed["transcript"].as_str().unwrap_or_default();
+    ensure!(text.starts_with("word0 word1") && completed["usage"]["seconds"] == 3, "{completed}");
+    // Without speech there is no text.
+    append(&mut session, 1_000).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
+    ensure!(completed["transcript"] == "", "{completed}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_a_model_lacks_are_refused_by_name_and_do_not_count() -> Result<()> {
+    let server = Setup::listener("realtime-settings").start().await?;
+    let mut session = connect(&server, "?intent=transcription").await?;
+    session.expect("session.created").await?;
+    for (field, value) in [("language", json!("klingon")), ("keywords", json!(["a".repeat(200)]))] {
+        let audio = json!({"input": {"transcription": {field: value}}});
+        session.send(json!({"type": "session.update", "session": {"audio": audio}})).await?;
+        let error = refused(&mut session, "invalid_value").await?;
+        ensure!(error["param"] == format!("session.audio.input.transcription.{field}"), "{error}");
+    }
+    speak(&mut session).await?;
+    until(&mut session, "input_audio_buffer.speech_started").await?;
+    let delta = until(&mut session, "conversation.item.input_audio_transcription.delta").await?;
+    ensure!(delta["delta"] == "word0", "{delta}");
     Ok(())
 }
 

@@ -46,7 +46,7 @@ impl std::fmt::Debug for PcmInput {
 
 impl PcmInput {
     /// Rates of the input, in Hz.
-    pub const RATES_HZ: RangeInclusive<u32> = 8_000..=48_000;
+    pub const RATES_HZ: RangeInclusive<u32> = 8_000..=192_000;
 
     /// A stream of one encoding and rate.
     ///

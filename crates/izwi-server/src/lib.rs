@@ -22,7 +22,7 @@ mod held_body;
 pub mod ignored;
 mod json_size;
 pub mod late_key;
-mod live;
+pub mod live;
 pub mod metrics;
 mod middleware;
 mod net;

@@ -15,6 +15,8 @@ pub use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
 /// Samples of a millisecond.
 const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
+/// The most that the resampler of live audio holds back.
+pub const MAX_HELD_BACK_MS: u64 = 250;
 /// Samples that a buffer has room for at least, once it had so many: a second.
 const KEPT_SAMPLES: usize = RATE_HZ as usize;
 
@@ -52,6 +54,8 @@ pub enum TurnEvent {
         start_ms: u64,
         /// Where the turn ends, the silence included.
         end_ms: u64,
+        /// Where its speech ends: before the silence that ended it, or where the turn was cut.
+        speech_end_ms: u64,
     },
 }
 
@@ -105,7 +109,7 @@ impl TurnDetector {
                     self.turn_start_ms = Some(at_ms);
                     events.push(TurnEvent::SpeechStarted { at_ms });
                 }
-                Some(VadEvent::Stopped { .. }) => events.extend(self.end_turn()),
+                Some(VadEvent::Stopped { .. }) => events.extend(self.stop(self.options.silence_duration_ms)),
                 None => {}
             }
             let is_too_long =
@@ -119,10 +123,17 @@ impl TurnDetector {
 
     /// Ends the turn in progress, if one does, without waiting for silence.
     pub fn end_turn(&mut self) -> Option<TurnEvent> {
+        self.stop(0)
+    }
+
+    /// Ends the turn in progress, whose speech ended `silence_ms` ago.
+    fn stop(&mut self, silence_ms: u64) -> Option<TurnEvent> {
         self.vad.end_span();
         let start_ms = self.turn_start_ms.take()?;
-        self.last_end_ms = self.now_ms();
-        Some(TurnEvent::SpeechStopped { start_ms, end_ms: self.last_end_ms })
+        let end_ms = self.now_ms();
+        self.last_end_ms = end_ms;
+        let speech_end_ms = end_ms.saturating_sub(silence_ms);
+        Some(TurnEvent::SpeechStopped { start_ms, end_ms, speech_end_ms })
     }
 
     /// Whether a turn continues.
@@ -147,6 +158,78 @@ impl TurnDetector {
     }
 }
 
+/// What a piece of a stream has.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Mono samples at 16 kHz.
+    pub samples: Vec<f32>,
+    /// Turns that begin and end in it.
+    pub turns: Vec<TurnEvent>,
+    /// From where on audio belongs to the turn in progress, or to one that is reported later.
+    pub needed_from_ms: u64,
+}
+
+/// Live audio as it arrives: decoded, and the turns in it.
+#[derive(Debug)]
+pub struct TurnInput {
+    input: PcmInput,
+    detector: TurnDetector,
+    bytes_of_second: u64,
+}
+
+impl TurnInput {
+    /// # Errors
+    /// The rate is out of range.
+    pub fn new(
+        vad: &VadModel,
+        encoding: PcmEncoding,
+        rate_hz: u32,
+        turns: TurnOptions,
+    ) -> Result<Self, ApiError> {
+        let input = PcmInput::new(encoding, rate_hz);
+        let input = input.map_err(|error| ApiError::invalid("sample_rate", error.to_string()))?;
+        let bytes_of_second = encoding.sample_bytes() as u64 * u64::from(rate_hz);
+        Ok(Self { input, detector: TurnDetector::new(vad, turns), bytes_of_second })
+    }
+
+    /// Takes audio in any slices.
+    ///
+    /// # Errors
+    /// It is no audio of the encoding.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Heard, ApiError> {
+        let mut samples = Vec::new();
+        self.input.push(bytes, &mut samples).map_err(audio_error)?;
+        let turns = self.detector.push(&samples);
+        Ok(Heard { samples, turns, needed_from_ms: self.detector.needed_from_ms() })
+    }
+
+    /// Ends the turn in progress, if one does, without waiting for silence: what the decoder held back belongs to it.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn end_turn(&mut self) -> Result<Heard, ApiError> {
+        let mut samples = Vec::new();
+        self.input.finish(&mut samples).map_err(audio_error)?;
+        let mut turns = self.detector.push(&samples);
+        turns.extend(self.detector.end_turn());
+        Ok(Heard { samples, turns, needed_from_ms: self.detector.needed_from_ms() })
+    }
+
+    /// Length of so many bytes.
+    pub fn ms_of(&self, bytes: usize) -> u64 {
+        bytes as u64 * 1_000 / self.bytes_of_second
+    }
+
+    /// Length of the stream so far.
+    pub fn now_ms(&self) -> u64 {
+        self.detector.now_ms()
+    }
+}
+
+fn audio_error(error: izwi_audio::decode::DecodeError) -> ApiError {
+    ApiError::Audio { param: "audio", error }
+}
+
 /// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream. It is kept as
 /// 16-bit samples and counts in the memory of all recordings.
 #[derive(Debug)]
@@ -160,7 +243,12 @@ pub struct StreamBuffer {
 impl StreamBuffer {
     /// An empty buffer whose samples count in `memory`.
     pub fn new(memory: UploadMemory) -> Self {
-        Self { samples: Vec::new(), first: 0, memory }
+        Self::starting_at(memory, 0)
+    }
+
+    /// As [`Self::new`], for the rest of a stream from `origin_ms` on.
+    pub fn starting_at(memory: UploadMemory, origin_ms: u64) -> Self {
+        Self { samples: Vec::new(), first: origin_ms * SAMPLES_PER_MS, memory }
     }
 
     /// Appends samples.
@@ -168,13 +256,22 @@ impl StreamBuffer {
     /// # Errors
     /// There is no memory for them; nothing is appended.
     pub fn push(&mut self, samples: &[f32]) -> Result<(), ApiError> {
-        let length = self.samples.len() + samples.len();
+        self.reserve(samples.len())?;
+        self.samples.extend(samples.iter().map(|sample| pcm::to_i16(*sample)));
+        Ok(())
+    }
+
+    /// Makes room for so many samples.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn reserve(&mut self, count: usize) -> Result<(), ApiError> {
+        let length = self.samples.len() + count;
         if length > self.samples.capacity() {
             let capacity = length + length / 4;
             self.memory.resize(capacity * size_of::<i16>())?;
             self.samples.reserve_exact(capacity - self.samples.len());
         }
-        self.samples.extend(samples.iter().map(|sample| pcm::to_i16(*sample)));
         Ok(())
     }
 
@@ -259,7 +356,7 @@ mod tests {
         let mut detector = TurnDetector::new(&VadModel::default(), options);
         let events: Vec<TurnEvent> = stream.chunks(step).flat_map(|piece| detector.push(piece)).collect();
         let pairs = events.chunks_exact(2).map(|pair| match pair {
-            [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms }] => {
+            [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms, .. }] => {
                 assert_eq!(at_ms, start_ms);
                 (*start_ms, *end_ms)
             }
@@ -337,7 +434,7 @@ mod tests {
         let ends: Vec<(u64, u64)> = events
             .iter()
             .filter_map(|event| match event {
-                TurnEvent::SpeechStopped { start_ms, end_ms } => Some((*start_ms, *end_ms)),
+                TurnEvent::SpeechStopped { start_ms, end_ms, .. } => Some((*start_ms, *end_ms)),
                 TurnEvent::SpeechStarted { .. } => None,
             })
             .collect();
@@ -355,7 +452,7 @@ mod tests {
         for piece in stream.chunks(320) {
             buffer.push(piece).unwrap();
             for event in detector.push(piece) {
-                if let TurnEvent::SpeechStopped { start_ms, end_ms } = event {
+                if let TurnEvent::SpeechStopped { start_ms, end_ms, .. } = event {
                     let part = buffer.part(start_ms..end_ms);
                     assert_eq!(part.len() as u64, (end_ms - start_ms) * SAMPLES_PER_MS);
                     let from = ((start_ms - 5_000) * SAMPLES_PER_MS) as usize;

@@ -24,6 +24,8 @@ pub struct ModelInfo {
     pub writes_figures: bool,
     /// Whether it detects the language of a recording among several.
     pub detects_language: bool,
+    /// Whether it transcribes with the text before a recording in mind.
+    pub takes_prompt: bool,
     /// Codes of the languages that it transcribes or speaks; empty if they are not known.
     pub languages: Vec<String>,
     /// Whether it translates speech into English.
@@ -35,6 +37,8 @@ pub struct ModelInfo {
     /// Lengths of the chunks in which it transcribes audio that is appended, in milliseconds, the default first; empty if it
     /// takes recordings whole.
     pub chunks_ms: Vec<u32>,
+    /// Whether it transcribes windows of live audio, with the times of their words.
+    pub live_windows: bool,
     /// Whether it tells when the words of a text are spoken.
     pub times_words: bool,
     /// Whether it tells when the words of a given text are said in a recording.
@@ -60,11 +64,13 @@ impl ModelInfo {
             takes_keywords: false,
             writes_figures: true,
             detects_language: false,
+            takes_prompt: false,
             languages: Vec::new(),
             translates: false,
             clones_voices: false,
             appends_text: false,
             chunks_ms: Vec::new(),
+            live_windows: false,
             times_words: false,
             aligns_text: false,
             sampling: SamplingParams::GREEDY,

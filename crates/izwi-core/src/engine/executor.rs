@@ -17,7 +17,7 @@ use std::time::Duration;
 use izwi_hub::Store;
 pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
-pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised};
+pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised, words_of};
 pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
     AudioProgress, DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput,

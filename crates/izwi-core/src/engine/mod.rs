@@ -36,7 +36,7 @@ pub use config::EngineCoreConfig;
 pub use conversation::{Conversation, ConversationLimits};
 pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, RemoteError, Result};
-pub use executor::{ExecutorProfile, ModelExecutor, Said, Writer, WriterOptions};
+pub use executor::{ExecutorProfile, ModelExecutor, Said, Writer, WriterOptions, words_of};
 pub use izwi_types::{
     DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment, SpeechOptions,
     SpokenWord, Task, Transcript, TranscriptionOptions, Turn, Voice, Word,

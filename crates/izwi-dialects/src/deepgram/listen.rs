@@ -8,6 +8,7 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
 use izwi_server::extract::ContentType;
+use izwi_server::live::LiveSettings;
 use izwi_server::openapi::TranscriptionRefusals;
 use izwi_server::record;
 use izwi_server::stats_headers;
@@ -30,11 +31,11 @@ const UNSUPPORTED: [&str; 4] = ["callback", "callback_method", "multichannel", "
 /// A model, and how it is to transcribe.
 pub(super) struct Listener {
     pub(super) engine: Lease,
-    checked: CheckedRequest,
+    pub(super) settings: LiveSettings,
 }
 
 impl Listener {
-    /// Leases the model that the parameters name, and checks them against it.
+    /// Leases the model that the parameters name, and reads how it is to transcribe.
     pub(super) async fn load(state: &AppState, params: &Params) -> Result<Self, ApiError> {
         params.refuse(&UNSUPPORTED)?;
         params.switch("punctuate")?;
@@ -46,25 +47,23 @@ impl Listener {
         let engine = state.lease(model, Task::Asr).await?;
         let detects = params.switch("detect_language")? || params.text("language") == Some("multi");
         let terms = params.all("keyterm").chain(params.all("keywords").map(without_weight));
-        let keywords: Vec<String> = terms.map(str::to_owned).collect();
-        let likely = match engine.profile().info.takes_keywords {
-            true => TranscriptionOptions { keywords, ..Default::default() },
-            false => TranscriptionOptions { prompt: Some(keywords.join(", ")), ..Default::default() },
-        };
+        let likely = LiveSettings::likely(terms.map(str::to_owned).collect(), &engine);
         let language = params.text("language").filter(|_| !detects).map(primary);
         let inverse_normalization = numerals || smart_format;
-        let options = TranscriptionOptions { language, inverse_normalization, ..likely }.with_words();
-        let model = &engine.profile().model;
-        let checked = CheckedRequest::of_options(model, options, Some("verbose_json"), false)?;
-        Ok(Self { engine, checked })
+        Ok(Self { settings: LiveSettings { language, inverse_normalization, ..likely }, engine })
     }
 
     /// The engine's request for the bytes of a file.
-    pub(super) fn request(&self, file: bytes::Bytes) -> Result<EngineCoreRequest, ApiError> {
-        self.checked.request(Recording::file(file, "body"), &self.engine)
+    fn request(&self, file: bytes::Bytes) -> Result<EngineCoreRequest, ApiError> {
+        let LiveSettings { language, prompt, keywords, inverse_normalization, .. } = self.settings.clone();
+        let options =
+            TranscriptionOptions { language, prompt, keywords, inverse_normalization, ..Default::default() };
+        let options = options.with_words();
+        let checked = CheckedRequest::of_options(self.model(), options, Some("verbose_json"), false)?;
+        checked.request(Recording::file(file, "body"), &self.engine)
     }
 
-    pub(super) fn model(&self) -> &str {
+    fn model(&self) -> &str {
         &self.engine.profile().model
     }
 }
@@ -192,7 +191,7 @@ pub(super) async fn transcribe(
             utterances: utterances
                 .then(|| segments.map(|(number, segment)| Utterance::of(number, segment)).collect()),
             channels: vec![Channel {
-                alternatives: vec![Alternative::of(&transcript.segments, 0.0)],
+                alternatives: vec![Alternative::of(&transcript.segments)],
                 detected_language: transcript.language.filter(|_| detects),
             }],
         },

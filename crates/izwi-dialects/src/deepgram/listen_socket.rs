@@ -1,40 +1,46 @@
 //! The WebSocket `/v1/listen`: raw audio in, a transcript of each turn of speech out. Where turns begin and end is found by
 //! voice activity detection; `Finalize` ends one at once.
 //!
-//! Interim transcripts are transcripts of the turn in progress, made again for each further second of it while the model
-//! has nothing else to do.
+//! Interim results are the text of the live transcriber, with the part that may change; what is committed becomes a final
+//! result once it is long enough, and at the end of the turn.
+
+use std::collections::VecDeque;
+use std::ops::Range;
 
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use izwi_audio::encode::EncodeError;
-use izwi_core::engine::{Engine, RequestId, Segment, StreamingOutput};
+use izwi_core::engine::{RequestId, StreamingOutput};
 use izwi_server::extract::{check_range, parse_json};
+use izwi_server::live::{LiveEvent, LiveReply, LiveTranscriber, LiveWord};
 use izwi_server::openapi::SessionRefusals;
-use izwi_server::turns::{PcmEncoding, TurnOptions};
+use izwi_server::turns::{PcmEncoding, TurnInput, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
-use izwi_server::{ApiError, AppState};
+use izwi_server::{ApiError, AppState, Lease};
 use izwi_types::excerpt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::listen::{ListenQuery, Listener};
-use super::live::{LiveAudio, Part};
 use super::params::Params;
-use super::results::{Alternative, ModelInfo, hex, now};
+use super::results::{Alternative, ModelInfo, hex, now, seconds};
 
 /// Silence that ends a turn, in milliseconds: without a request, and the least, which pauses between words have.
 const ENDPOINTING_MS: u64 = 500;
 const LEAST_ENDPOINTING_MS: u64 = 200;
 /// Range of `utterance_end_ms`. <https://developers.deepgram.com/docs/utterance-end>
 const UTTERANCE_END_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
+/// Audio of committed words that become a final result while the turn continues.
+const FINAL_MS: u64 = 5_000;
 
 /// What the URL says.
 pub(super) struct Opening {
-    listener: Listener,
-    audio: LiveAudio,
+    engine: Lease,
+    input: TurnInput,
+    transcriber: LiveTranscriber,
     wants: Wants,
 }
 
@@ -64,17 +70,21 @@ pub(super) async fn open(
     upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.checked()?;
-    let (audio, wants) = audio_of(&state, &params)?;
-    let listener = Listener::load(&state, &params).await?;
+    let (encoding, rate_hz) = format_of(&params)?;
+    let (turns, wants) = turns_of(&params)?;
+    let Listener { engine, settings } = Listener::load(&state, &params).await?;
+    let turns = TurnOptions { max_turn_ms: LiveTranscriber::max_turn_ms(&engine), ..turns };
+    let input = TurnInput::new(&state.vad(), encoding, rate_hz, turns)?;
+    let transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
     let ignored = params.ignored();
     state.ignored_log().note(&ignored);
-    let mut response = upgrade.open::<Listen>(Opening { listener, audio, wants })?;
+    let mut response = upgrade.open::<Listen>(Opening { engine, input, transcriber, wants })?;
     response.headers_mut().extend(ignored.headers());
     Ok(response)
 }
 
-/// Reads the format of the audio, and the parameters of turns.
-fn audio_of(state: &AppState, params: &Params) -> Result<(LiveAudio, Wants), ApiError> {
+/// Reads the format of the audio.
+fn format_of(params: &Params) -> Result<(PcmEncoding, u32), ApiError> {
     let encoding = match params.text("encoding") {
         Some("linear16") => PcmEncoding::S16Le,
         Some("mulaw") => PcmEncoding::MuLaw,
@@ -94,6 +104,11 @@ fn audio_of(state: &AppState, params: &Params) -> Result<(LiveAudio, Wants), Api
     if params.number::<u32>("channels")?.is_some_and(|channels| channels != 1) {
         return Err(ApiError::invalid("channels", "only one channel is supported; send channels=1"));
     }
+    Ok((encoding, rate_hz))
+}
+
+/// Reads the parameters of turns.
+fn turns_of(params: &Params) -> Result<(TurnOptions, Wants), ApiError> {
     let endpointing = params.text("endpointing").map(str::to_ascii_lowercase);
     let endpointing_ms = match endpointing.as_deref() {
         None | Some("true" | "false") => None,
@@ -110,8 +125,7 @@ fn audio_of(state: &AppState, params: &Params) -> Result<(LiveAudio, Wants), Api
         utterance_end_ms,
     };
     let silence_duration_ms = endpointing_ms.unwrap_or(ENDPOINTING_MS).clamp(LEAST_ENDPOINTING_MS, 10_000);
-    let turns = TurnOptions { silence_duration_ms, ..TurnOptions::default() };
-    Ok((LiveAudio::new(state, encoding, rate_hz, turns)?, wants))
+    Ok((TurnOptions { silence_duration_ms, ..TurnOptions::default() }, wants))
 }
 
 /// A message of the client.
@@ -184,43 +198,51 @@ struct ResultsMetadata<'a> {
 /// State of a session.
 pub(super) struct Listen {
     id: RequestId,
-    listener: Listener,
-    audio: LiveAudio,
+    /// Keeps the model loaded.
+    _engine: Lease,
+    input: TurnInput,
+    transcriber: LiveTranscriber,
     wants: Wants,
+    /// The turns that are not transcribed to their end.
+    turns: VecDeque<Turn>,
     /// Digest of the received bytes.
     sha256: Sha256,
     /// End of the last word of an utterance whose end was not reported.
     open_word_end: Option<f64>,
-    is_generating: bool,
-    /// Whether the transcript in progress is the last that the client asked for by `Finalize`.
-    is_finalizing: bool,
+    /// The number of the turn that the client ended by `Finalize`.
+    finalized: Option<u64>,
     is_closed: bool,
 }
 
-/// A transcript in progress.
-pub(super) struct Turn {
-    part: Part,
-    segments: Vec<Segment>,
+/// What is known of a turn, after its last final result.
+struct Turn {
+    number: u64,
+    start_ms: u64,
+    text: String,
+    words: Vec<LiveWord>,
+    /// What follows for now.
+    partial: Vec<LiveWord>,
 }
 
 impl Protocol for Listen {
     const KIND: &'static str = "deepgram-listen";
     type Frame = Frame;
     type Model = ();
-    type Reply = Turn;
+    type Reply = LiveReply;
     type Opening = Opening;
 
     fn new(_state: &AppState, identity: Identity, opening: Opening) -> Self {
-        let Opening { listener, audio, wants } = opening;
+        let Opening { engine, input, transcriber, wants } = opening;
         Self {
             id: identity.id,
-            listener,
-            audio,
+            _engine: engine,
+            input,
+            transcriber,
             wants,
+            turns: VecDeque::new(),
             sha256: Sha256::new(),
             open_word_end: None,
-            is_generating: false,
-            is_finalizing: false,
+            finalized: None,
             is_closed: false,
         }
     }
@@ -251,80 +273,63 @@ impl Protocol for Listen {
             Frame::Audio(_) if self.is_closed => {}
             Frame::Audio(audio) => {
                 self.sha256.update(&audio);
-                for at_ms in self.audio.push(&audio)? {
-                    if self.wants.vad_events {
-                        out.frame(&Answer::SpeechStarted { channel: [0], timestamp: seconds(at_ms) });
-                    }
-                }
-                self.tell_utterance_end(out);
+                let events = self.transcriber.push(&mut self.input, &audio)?;
+                self.tell(events, out);
             }
             Frame::KeepAlive => {}
-            Frame::Finalize if self.audio.finalize()? => {}
-            Frame::Finalize if self.is_generating => self.is_finalizing = true,
             Frame::Finalize => {
-                // Nothing is left, and the client waits to hear so.
-                let now_ms = self.audio.now_ms();
-                self.write_results(&[], now_ms..now_ms, true, true, out);
+                self.end_turn(out)?;
+                if self.transcriber.has_speech() {
+                    self.finalized = Some(self.transcriber.begun() - 1);
+                } else {
+                    // Nothing is left, and the client waits to hear so.
+                    let now_ms = self.input.now_ms();
+                    let nothing = Alternative::of_live("", &[]);
+                    self.write_results(nothing, now_ms..now_ms, Finality::of_turn(true), out);
+                }
             }
-            Frame::CloseStream => self.close_input(),
+            Frame::CloseStream => {
+                self.end_turn(out)?;
+                self.is_closed = true;
+            }
         }
         Ok(Action::None)
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        let part = match self.audio.next_turn() {
-            Some(part) => part,
-            None => match self.next_interim()? {
-                Ok(part) => part,
-                Err(error) => return Some(Err(error)),
-            },
-        };
-        let request = match self.listener.request(part.file.clone()) {
-            Ok(request) => request,
-            Err(error) => return Some(Err(error)),
-        };
-        self.is_generating = true;
-        let reply = Turn { part, segments: Vec::new() };
-        Some(Ok(Job::new(Engine::clone(&self.listener.engine), request, reply)))
+        self.transcriber.next_job(|reply| reply)
     }
 
     fn deliver(
         &mut self,
-        turn: &mut Turn,
+        reply: &mut LiveReply,
         chunk: StreamingOutput,
-        _out: &mut Outbox,
+        out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        turn.segments.extend(chunk.segments);
+        let events = self.transcriber.deliver(reply, chunk);
+        self.tell(events, out);
         Ok(())
     }
 
-    fn end(&mut self, turn: Turn, outcome: Outcome, out: &mut Outbox) {
-        self.is_generating = false;
-        if !outcome.is_complete() {
-            return;
-        }
-        let Turn { part, segments } = turn;
-        let from_finalize = part.from_finalize || (part.is_final && std::mem::take(&mut self.is_finalizing));
-        // A turn that has ended meanwhile is reported as a whole.
-        if part.is_final || self.audio.has_speech() {
-            self.write_results(&segments, part.start_ms..part.end_ms, part.is_final, from_finalize, out);
-            self.tell_utterance_end(out);
-        }
+    fn end(&mut self, reply: LiveReply, outcome: Outcome, out: &mut Outbox) {
+        let events = self.transcriber.end(reply, &outcome);
+        self.tell(events, out);
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.audio.clear()
+        self.turns.clear();
+        self.transcriber.clear()
     }
 
     fn close_input(&mut self) {
-        if let Err(error) = self.audio.finalize() {
-            tracing::warn!(session = %self.id, %error, "the last turn is not transcribed");
+        if let Err(error) = self.transcriber.end_turn(&mut self.input) {
+            tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
         self.is_closed = true;
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && !self.audio.is_waiting()
+        self.is_closed && !self.transcriber.has_speech()
     }
 
     fn write_done(&self, out: &mut Outbox) {
@@ -333,9 +338,9 @@ impl Protocol for Listen {
             request_id: self.id.as_str(),
             sha256: hex(&self.sha256.clone().finalize()),
             created: now(),
-            duration: seconds(self.audio.now_ms()),
+            duration: seconds(self.input.now_ms()),
             channels: 1,
-            models: [self.listener.model()],
+            models: [&self.transcriber.engine().profile().model],
         });
     }
 
@@ -343,39 +348,101 @@ impl Protocol for Listen {
         let message = error.message();
         out.frame(&Answer::Error { variant: error.code(), description: message.clone(), message });
     }
+
+    fn write_failure(&self, _reply: &mut LiveReply, error: &ApiError, out: &mut Outbox) {
+        // A turn whose client pauses continues with the next audio.
+        if !matches!(error, ApiError::TextTimeout(_)) {
+            self.write_error(error, out);
+        }
+    }
 }
 
 impl Listen {
-    /// The turn in progress, if the client wants interim transcripts and the model has nothing else to do.
-    fn next_interim(&mut self) -> Option<Result<Part, ApiError>> {
-        let status = self.listener.engine.status();
-        let is_free = status.running + status.pending == 0;
-        (self.wants.interim_results && is_free && !self.is_closed)
-            .then(|| self.audio.next_interim())
-            .flatten()
+    fn end_turn(&mut self, out: &mut Outbox) -> Result<(), ApiError> {
+        let events = self.transcriber.end_turn(&mut self.input)?;
+        self.tell(events, out);
+        Ok(())
     }
 
-    fn write_results(
-        &mut self,
-        segments: &[Segment],
-        ms: std::ops::Range<u64>,
-        is_final: bool,
-        from_finalize: bool,
-        out: &mut Outbox,
-    ) {
-        let start = seconds(ms.start);
-        let alternative = Alternative::of(segments, start);
-        if is_final && let Some(word) = alternative.words.last() {
-            self.open_word_end = Some(word.end);
+    fn tell(&mut self, events: Vec<LiveEvent>, out: &mut Outbox) {
+        let mut has_changed = false;
+        for event in events {
+            match event {
+                LiveEvent::Started { turn: number, at_ms } => {
+                    if self.wants.vad_events {
+                        out.frame(&Answer::SpeechStarted { channel: [0], timestamp: seconds(at_ms) });
+                    }
+                    let (text, words, partial) = (String::new(), Vec::new(), Vec::new());
+                    self.turns.push_back(Turn { number, start_ms: at_ms, text, words, partial });
+                }
+                LiveEvent::Partial { turn, words } => {
+                    let Some(turn) = self.turn(turn) else { continue };
+                    turn.partial = words;
+                    has_changed = true;
+                }
+                LiveEvent::Committed { turn: number, text, words } => {
+                    let Some(turn) = self.turn(number) else { continue };
+                    turn.text.push_str(&text);
+                    turn.words.extend(words);
+                    let end_ms = turn.words.last().map_or(turn.start_ms, |word| word.end_ms);
+                    if end_ms >= turn.start_ms + FINAL_MS {
+                        self.write_final(number, end_ms, Finality::Part, out);
+                    }
+                    has_changed = true;
+                }
+                LiveEvent::Ended { turn, end_ms, .. } => {
+                    let is_finalized = self.finalized.take_if(|last| *last <= turn).is_some();
+                    self.write_final(turn, end_ms, Finality::of_turn(is_finalized), out);
+                    self.turns.pop_front();
+                    has_changed = false;
+                }
+            }
         }
-        let model = self.listener.model();
+        if has_changed && self.wants.interim_results {
+            self.write_interim(out);
+        }
+        self.tell_utterance_end(out);
+    }
+
+    /// The turn of this number, which is the first that has not ended.
+    fn turn(&mut self, number: u64) -> Option<&mut Turn> {
+        while self.turns.front().is_some_and(|turn| turn.number < number) {
+            self.turns.pop_front();
+        }
+        self.turns.front_mut()
+    }
+
+    fn write_interim(&self, out: &mut Outbox) {
+        let Some(turn) = self.turns.front() else { return };
+        let words = [turn.words.as_slice(), &turn.partial].concat();
+        let partial = turn.partial.iter().map(|word| word.text.as_str());
+        let text: String = std::iter::once(turn.text.as_str()).chain(partial).collect();
+        let end_ms = words.last().map_or(turn.start_ms, |word| word.end_ms).max(turn.start_ms);
+        let alternative = Alternative::of_live(&text, &words);
+        if !alternative.transcript.is_empty() {
+            self.write_results(alternative, turn.start_ms..end_ms, Finality::Interim, out);
+        }
+    }
+
+    /// Writes what was committed of a turn since its last final result; what follows begins at `end_ms`.
+    fn write_final(&mut self, number: u64, end_ms: u64, finality: Finality, out: &mut Outbox) {
+        let Some(turn) = self.turn(number) else { return };
+        let (text, words) = (std::mem::take(&mut turn.text), std::mem::take(&mut turn.words));
+        let start_ms = std::mem::replace(&mut turn.start_ms, end_ms);
+        let alternative = Alternative::of_live(&text, &words);
+        self.open_word_end = alternative.words.last().map(|word| word.end).or(self.open_word_end);
+        self.write_results(alternative, start_ms..end_ms, finality, out);
+    }
+
+    fn write_results(&self, alternative: Alternative, ms: Range<u64>, finality: Finality, out: &mut Outbox) {
+        let model = &self.transcriber.engine().profile().model;
         out.frame(&Answer::Results(Results {
             channel_index: [0, 1],
-            duration: seconds(ms.end - ms.start),
-            start,
-            is_final,
-            speech_final: is_final && self.wants.endpointing,
-            from_finalize,
+            duration: seconds(ms.end.saturating_sub(ms.start)),
+            start: seconds(ms.start),
+            is_final: finality != Finality::Interim,
+            speech_final: matches!(finality, Finality::Turn | Finality::Finalized) && self.wants.endpointing,
+            from_finalize: finality == Finality::Finalized,
             channel: Channel { alternatives: [alternative] },
             metadata: ResultsMetadata {
                 request_id: self.id.as_str(),
@@ -390,14 +457,27 @@ impl Listen {
         let (Some(gap_ms), Some(word_end)) = (self.wants.utterance_end_ms, self.open_word_end) else {
             return;
         };
-        let has_passed = seconds(self.audio.now_ms()) >= word_end + gap_ms as f64 / 1_000.0;
-        if has_passed && !self.audio.has_speech() && !self.is_generating {
+        let has_passed = seconds(self.input.now_ms()) >= word_end + seconds(gap_ms);
+        if has_passed && !self.transcriber.has_speech() {
             self.open_word_end = None;
             out.frame(&Answer::UtteranceEnd { channel: [0, 1], last_word_end: word_end });
         }
     }
 }
 
-fn seconds(ms: u64) -> f64 {
-    ms as f64 / 1_000.0
+/// Whether a result may change, and what it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finality {
+    Interim,
+    /// A turn that continues has more results.
+    Part,
+    Turn,
+    /// The turn that the client ended by `Finalize`.
+    Finalized,
+}
+
+impl Finality {
+    fn of_turn(is_finalized: bool) -> Self {
+        if is_finalized { Self::Finalized } else { Self::Turn }
+    }
 }

@@ -11,7 +11,6 @@
 
 mod listen;
 mod listen_socket;
-mod live;
 mod params;
 mod results;
 mod speak;

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use izwi_core::engine::Segment;
+use izwi_server::live::LiveWord;
 use serde::Serialize;
 
 /// A word with its times, in seconds.
@@ -17,6 +18,19 @@ pub(super) struct Word {
     punctuated_word: String,
 }
 
+impl Word {
+    fn new(text: &str, start: f64, end: f64, confidence: f32) -> Self {
+        let punctuated_word = text.trim().to_owned();
+        let word = punctuated_word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
+        Self { word, start, end, confidence, punctuated_word }
+    }
+}
+
+/// Milliseconds as seconds.
+pub(super) fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1_000.0
+}
+
 /// A transcript.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Alternative {
@@ -27,23 +41,27 @@ pub(super) struct Alternative {
 }
 
 impl Alternative {
-    /// The transcript of segments of audio that begins at `offset_s`.
-    pub(super) fn of(segments: &[Segment], offset_s: f64) -> Self {
+    /// The transcript of segments.
+    pub(super) fn of(segments: &[Segment]) -> Self {
         let text: String = segments.iter().map(|segment| segment.text.as_str()).collect();
-        let words: Vec<Word> = segments
-            .iter()
-            .flat_map(|segment| &segment.words)
-            .map(|word| {
-                let written = word.text.trim();
-                Word {
-                    word: written.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase(),
-                    start: offset_s + word.start_s,
-                    end: offset_s + word.end_s,
-                    confidence: word.probability,
-                    punctuated_word: written.to_owned(),
-                }
-            })
-            .collect();
+        let words = segments.iter().flat_map(|segment| &segment.words);
+        Self::new(&text, words.map(|word| Word::new(&word.text, word.start_s, word.end_s, word.probability)))
+    }
+
+    /// A text of live audio, and its words.
+    pub(super) fn of_live(text: &str, words: &[LiveWord]) -> Self {
+        let has_sound = |word: &LiveWord| word.text.contains(char::is_alphanumeric);
+        // Marks alone belong to the word before.
+        let words = words.chunk_by(|_, next| !has_sound(next)).map(|with_marks| {
+            let written: String = with_marks.iter().map(|word| word.text.as_str()).collect();
+            let LiveWord { start_ms, end_ms, probability, .. } = with_marks[0];
+            Word::new(&written, seconds(start_ms), seconds(end_ms), probability)
+        });
+        Self::new(text, words)
+    }
+
+    fn new(text: &str, words: impl Iterator<Item = Word>) -> Self {
+        let words: Vec<Word> = words.collect();
         let sum: f32 = words.iter().map(|word| word.confidence).sum();
         let confidence = if words.is_empty() { 0.0 } else { sum / words.len() as f32 };
         Self { transcript: text.trim().to_owned(), confidence, words }
@@ -68,7 +86,7 @@ impl Utterance {
             end: segment.end_s,
             channel: 0,
             id: format!("utterance-{number}"),
-            alternative: Alternative::of(std::slice::from_ref(segment), 0.0),
+            alternative: Alternative::of(std::slice::from_ref(segment)),
         }
     }
 }
@@ -113,13 +131,13 @@ mod tests {
             words: vec![word(" And", 0.0, 1.0), word(" so,", 0.5, 0.5), word(" my", 1.0, 0.0)],
             ..Segment::default()
         };
-        let alternative = Alternative::of(&[segment], 10.0);
+        let alternative = Alternative::of(&[segment]);
         assert_eq!((alternative.transcript.as_str(), alternative.confidence), ("And so, my", 0.5));
         let so = &alternative.words[1];
         assert_eq!(
             (so.word.as_str(), so.punctuated_word.as_str(), so.start, so.end),
-            ("so", "so,", 10.5, 11.0)
+            ("so", "so,", 0.5, 1.0)
         );
-        assert_eq!(Alternative::of(&[], 0.0).confidence, 0.0);
+        assert_eq!(Alternative::of(&[]).confidence, 0.0);
     }
 }

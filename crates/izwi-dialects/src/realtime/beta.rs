@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(session["turn_detection"]["type"], "server_vad");
         assert_eq!(session["max_response_output_tokens"], "inf");
         assert!(session.get("audio").is_none() && session.get("output_modalities").is_none(), "{session}");
-        let config = SessionConfig::transcription(None).unwrap();
+        let config = SessionConfig::transcription(None);
         let shown = json!({"type": "session.created", "session": config.view("sess_1", None)});
         assert_eq!(event(shown).unwrap()["type"], "transcription_session.created");
     }

@@ -9,10 +9,10 @@ use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
 use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{check_range, non_blank};
-use izwi_server::transcription::CheckedRequest;
+use izwi_server::live::LiveSettings;
 use izwi_server::turns::{PcmEncoding, PcmInput, TurnOptions};
 use izwi_server::voices::OPENAI_VOICES;
-use izwi_types::{TranscriptionOptions, excerpt};
+use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -118,23 +118,15 @@ impl Modality {
 pub(super) struct Transcription {
     /// As the client names it; `None` for the default one.
     pub(super) model: Option<String>,
-    pub(super) request: CheckedRequest,
+    pub(super) settings: LiveSettings,
 }
 
 impl Transcription {
-    pub(super) fn new(patch: TranscriptionPatch) -> Result<Self, Refusal> {
-        const PARAM: &str = "session.audio.input.transcription";
-        let TranscriptionPatch { model, language, prompt } = patch;
-        let model = non_blank(model);
-        let options = TranscriptionOptions { language, prompt, ..Default::default() };
-        // Somebody waits for the answer to a turn.
-        let request =
-            CheckedRequest::of_options(model.as_deref().unwrap_or(DEFAULT_ASR), options, None, true);
-        let request = request.map_err(|error| {
-            let param = format!("{PARAM}.{}", error.param().unwrap_or("model"));
-            Refusal::invalid(&param, error.to_string())
-        })?;
-        Ok(Self { model, request })
+    fn new(patch: TranscriptionPatch) -> Self {
+        let TranscriptionPatch { model, language, prompt, keywords } = patch;
+        let keywords = keywords.unwrap_or_default();
+        let settings = LiveSettings { language, prompt, keywords, ..LiveSettings::default() };
+        Self { model: non_blank(model), settings }
     }
 }
 
@@ -226,6 +218,7 @@ pub(super) struct TranscriptionPatch {
     pub(super) model: Option<String>,
     language: Option<String>,
     prompt: Option<String>,
+    keywords: Option<Vec<String>>,
 }
 
 /// `response` of `response.create`.
@@ -276,17 +269,14 @@ impl SessionConfig {
     }
 
     /// A transcription session, as it is opened; with the default model without one.
-    ///
-    /// # Errors
-    /// The name of the model cannot be used.
-    pub(super) fn transcription(model: Option<String>) -> Result<Self, Refusal> {
+    pub(super) fn transcription(model: Option<String>) -> Self {
         let patch = TranscriptionPatch { model, ..TranscriptionPatch::default() };
-        Ok(Self {
+        Self {
             kind: Kind::Transcription,
-            transcription: Some(Transcription::new(patch.clone())?),
+            transcription: Some(Transcription::new(patch.clone())),
             transcription_view: Some(patch),
             ..Self::realtime()
-        })
+        }
     }
 
     /// The configuration with the members of `patch` in place.
@@ -311,7 +301,7 @@ impl SessionConfig {
         let mut config = match kind {
             _ if kind == self.kind => self.clone(),
             Kind::Realtime => Self::realtime(),
-            Kind::Transcription => Self::transcription(None)?,
+            Kind::Transcription => Self::transcription(None),
         };
         if let Some(instructions) = &patch.instructions {
             config.instructions = non_blank(Some(instructions.clone()));
@@ -352,7 +342,8 @@ impl SessionConfig {
                 merged.model = patch.model.clone().or(merged.model);
                 merged.language = patch.language.clone().or(merged.language);
                 merged.prompt = patch.prompt.clone().or(merged.prompt);
-                self.transcription = Some(Transcription::new(merged.clone())?);
+                merged.keywords = patch.keywords.clone().or(merged.keywords);
+                self.transcription = Some(Transcription::new(merged.clone()));
                 self.transcription_view = Some(merged);
             }
         }
@@ -374,7 +365,12 @@ impl SessionConfig {
         });
         let transcription = self.transcription_view.as_ref().map(|patch| {
             let model = patch.model.as_deref().unwrap_or(DEFAULT_ASR);
-            json!({"model": model, "language": patch.language, "prompt": patch.prompt})
+            json!({
+                "model": model,
+                "language": patch.language,
+                "prompt": patch.prompt,
+                "keywords": patch.keywords,
+            })
         });
         let input = json!({
             "format": self.input_format.view(),
@@ -627,7 +623,7 @@ mod tests {
     #[test]
     fn a_transcription_session_keeps_its_transcription() {
         let config = patched(&SessionConfig::realtime(), json!({"type": "transcription"}));
-        assert_eq!(config, SessionConfig::transcription(None).unwrap());
+        assert_eq!(config, SessionConfig::transcription(None));
         let patch = serde_json::from_value(json!({"audio": {"input": {"transcription": null}}})).unwrap();
         let error = config.patched(&patch).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("session.audio.input.transcription"));

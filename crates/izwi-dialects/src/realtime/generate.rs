@@ -1,19 +1,18 @@
-//! The responses and the transcriptions of a session, from their jobs to their ends.
+//! The responses of a session, from their jobs to their ends.
 
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, FinishReason, RequestId, SpeechOptions,
+    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, RequestId, SpeechOptions,
     StreamingOutput,
 };
 use izwi_server::chunking::ChunkSizes;
-use izwi_server::dto::transcription::DurationUsage;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
 use izwi_server::{ApiError, AppState};
 
 use super::events::ServerEvent;
 use super::items::{Assistant, Content, Context, Decoded, Item, Samples, Undecoded};
-use super::response::{Asked, CancelReason, Ending, Reply, Responding, Transcribing, usage};
+use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
 use super::session::{Session, emit, new_id};
 
 impl Session {
@@ -130,35 +129,6 @@ impl Session {
             done["usage"] = usage(prompt_tokens, response.tokens);
         }
         emit(ServerEvent::ResponseDone { response: done }, out);
-    }
-
-    pub(super) fn end_transcription(
-        &mut self,
-        transcription: Transcribing,
-        outcome: &Outcome,
-        out: &mut Outbox,
-    ) {
-        let Transcribing { item_id, duration_ms, deltas, failure } = transcription;
-        let failure = failure.or_else(|| match outcome {
-            Outcome::Finished(finish) if finish.reason != FinishReason::Cancelled => None,
-            Outcome::Finished(_) | Outcome::Cancelled => Some(ApiError::Draining.into()),
-            Outcome::Failed => Some(ApiError::CutOff.into()),
-        });
-        if let Some(error) = &failure {
-            return emit(
-                ServerEvent::TranscriptionFailed { item_id: &item_id, content_index: 0, error },
-                out,
-            );
-        }
-        let transcript = deltas.into_text();
-        self.items.set_transcript(&item_id, &transcript);
-        let event = ServerEvent::TranscriptionCompleted {
-            item_id: &item_id,
-            content_index: 0,
-            transcript: &transcript,
-            usage: DurationUsage::new(duration_ms as f64 / 1_000.0),
-        };
-        emit(event, out);
     }
 }
 

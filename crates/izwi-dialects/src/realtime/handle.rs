@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use izwi_core::engine::Task;
 use izwi_server::ApiError;
+use izwi_server::live::LiveTranscriber;
 use izwi_server::metrics::count_interrupt;
 use izwi_server::speech::check_text;
-use izwi_server::turns::TurnEvent;
+use izwi_server::turns::{Heard, TurnEvent};
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::Action;
 use izwi_types::excerpt;
@@ -17,8 +18,9 @@ use super::events::{Event, ItemFields, ServerEvent, Truncation};
 use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
-use super::response::{Asked, CancelReason, Ending, Waiting};
-use super::session::{Models, Session, emit, is_hosted, new_id, refuse};
+use super::response::{Asked, CancelReason, Ending};
+use super::session::{Models, RESPONSE, Session, emit, is_hosted, new_id, refuse};
+use super::transcripts::{Completed, Transcripts};
 
 /// The longest turn that the VAD finds, where the model takes longer ones.
 const MAX_TURN: Duration = Duration::from_secs(60);
@@ -49,17 +51,15 @@ impl Session {
             event => event,
         };
         self.keep(models);
-        self.configure_input()?;
+        self.configure_input(out)?;
         match event {
             Event::Update(_) => {}
             Event::Append(bytes) => return self.append(&bytes, out),
-            Event::Commit => {
-                let clip = self.input_mut()?.commit()?;
-                let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
-                self.commit(id, &clip, out)?;
-            }
+            Event::Commit => self.commit_by_client(out)?,
             Event::Clear => {
-                self.input_mut()?.clear()?;
+                let heard = self.input_mut()?.clear()?;
+                self.discard_transcript();
+                self.hear(&heard, out)?;
                 self.turn_item = None;
                 emit(ServerEvent::Cleared, out);
             }
@@ -123,9 +123,16 @@ impl Session {
         if let Some(instructions) = &config.instructions {
             check_text("session.instructions", instructions, self.state.config().max_input_chars)?;
         }
+        let asr = models.as_ref().and_then(|models| models.asr.as_ref()).or(self.asr.as_ref());
+        if let (Some((_, asr)), Some(wanted)) = (asr, &config.transcription)
+            && self.config.transcription.as_ref() != Some(wanted)
+        {
+            // What the model does not support is refused before it counts.
+            Transcripts::new(&self.state, asr, wanted, 0)?;
+        }
         self.keep(models);
         self.config = config;
-        self.configure_input()?;
+        self.configure_input(out)?;
         if patch.is_beta {
             out.translate(beta::event);
         }
@@ -134,7 +141,7 @@ impl Session {
     }
 
     /// Makes the input buffer fit the configuration and the models.
-    fn configure_input(&mut self) -> Result<(), Refusal> {
+    fn configure_input(&mut self, out: &mut Outbox) -> Result<(), Refusal> {
         let (turn, commit) = match (self.config.kind, &self.chat, &self.asr) {
             (Kind::Realtime, Some(chat), _) => {
                 let longest = chat.config().max_turn_duration;
@@ -147,12 +154,84 @@ impl Session {
             _ => return Err(ApiError::OutOfOrder("the session has no model yet; send session.update").into()),
         };
         let ms = |time: Duration| time.saturating_sub(TURN_MARGIN).as_millis() as u64;
-        let limits = Limits { turn_ms: ms(turn.min(MAX_TURN)), commit_ms: ms(commit) };
-        match &mut self.input {
-            Some(input) => input.configure(&self.config, limits),
+        let asr = self.asr.as_ref().filter(|_| self.config.transcription.is_some());
+        let transcribed_ms = asr.map(|(_, asr)| LiveTranscriber::max_turn_ms(asr));
+        let limits = Limits { turn_ms: ms(turn.min(MAX_TURN)), commit_ms: ms(commit), transcribed_ms };
+        let ended = match &mut self.input {
+            Some(input) => input.configure(&self.config, limits)?,
             None => {
                 self.input = Some(InputBuffer::new(&self.state, &self.config, limits)?);
-                Ok(())
+                None
+            }
+        };
+        if let Some(ended) = ended {
+            let needed_from_ms = self.input.as_ref().map_or(0, InputBuffer::now_ms);
+            self.hear(&Heard { samples: Vec::new(), turns: vec![ended], needed_from_ms }, out)?;
+        }
+        self.configure_transcripts()
+    }
+
+    /// Makes the transcripts fit the configuration, once nothing is said or waits.
+    fn configure_transcripts(&mut self) -> Result<(), Refusal> {
+        let wanted = self.config.transcription.as_ref();
+        if let Some(current) = &mut self.transcripts {
+            if wanted.is_none() && !current.is_retired() {
+                current.retire();
+            }
+            if wanted.is_some_and(|wanted| current.is_of(wanted)) || !current.is_idle() {
+                return Ok(());
+            }
+        }
+        let origin_ms = self.input.as_ref().map_or(0, InputBuffer::now_ms);
+        self.transcripts = match (&self.asr, &self.config.transcription) {
+            (Some((_, asr)), Some(config)) => Some(Transcripts::new(&self.state, asr, config, origin_ms)?),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// The transcripts, if what is said now is transcribed.
+    fn listening(&mut self) -> Option<&mut Transcripts> {
+        self.transcripts.as_mut().filter(|transcripts| !transcripts.is_retired())
+    }
+
+    fn admit(&mut self, ms: u64) -> Result<(), Refusal> {
+        self.listening().map_or(Ok(()), |transcripts| Ok(transcripts.admit(ms)?))
+    }
+
+    /// Transcribes audio, whose turns have begun.
+    fn hear(&mut self, heard: &Heard, out: &mut Outbox) -> Result<(), Refusal> {
+        if let Some(transcripts) = self.listening() {
+            transcripts.hear(heard, out)?;
+        }
+        self.settle(out);
+        Ok(())
+    }
+
+    /// Tells the transcripts that are completed.
+    pub(super) fn settle(&mut self, out: &mut Outbox) {
+        while let Some(completed) = self.transcripts.as_mut().and_then(Transcripts::next_completed) {
+            if let Completed { item_id, text: Ok(text), .. } = &completed {
+                self.items.set_transcript(item_id, text);
+            }
+            completed.tell(out);
+        }
+    }
+
+    /// Forgets the transcript of an item that is not committed.
+    fn discard_transcript(&mut self) {
+        if let Some(transcripts) = &mut self.transcripts {
+            transcripts.discard();
+        }
+    }
+
+    /// Begins the turns of audio that the client commits.
+    fn begin_turns(&mut self, heard: &Heard) {
+        let begins = |event: &&TurnEvent| matches!(event, TurnEvent::SpeechStarted { .. });
+        for _ in heard.turns.iter().filter(begins) {
+            let id = self.turn_item.get_or_insert_with(|| new_id("item")).clone();
+            if let Some(transcripts) = self.listening() {
+                transcripts.begin(&id);
             }
         }
     }
@@ -163,31 +242,51 @@ impl Session {
     }
 
     fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<Action, Refusal> {
+        let added_ms = self.input_mut()?.ms_of(bytes.len());
+        self.admit(added_ms)?;
+        let heard = self.input_mut()?.push(bytes)?;
+        let action = match self.config.turn_detection {
+            Some(_) => self.tell_turns(&heard, out),
+            None => {
+                self.begin_turns(&heard);
+                Action::None
+            }
+        };
+        self.hear(&heard, out)?;
+        self.input_mut()?.trim();
+        Ok(action)
+    }
+
+    /// Tells the turns that the VAD found.
+    fn tell_turns(&mut self, heard: &Heard, out: &mut Outbox) -> Action {
         let mut action = Action::None;
-        for event in self.input_mut()?.push(bytes)? {
-            match event {
+        for event in &heard.turns {
+            match *event {
                 TurnEvent::SpeechStarted { at_ms } => {
                     let id = new_id("item");
+                    if let Some(transcripts) = self.listening() {
+                        transcripts.begin(&id);
+                    }
                     emit(ServerEvent::SpeechStarted { audio_start_ms: at_ms, item_id: &id }, out);
                     self.turn_item = Some(id);
                     let interrupts = self.config.turn_detection.is_some_and(|turns| turns.interrupt_response);
                     if interrupts && self.cancel(CancelReason::TurnDetected, out) {
-                        action = Action::Cancel;
+                        action = Action::CancelOne(RESPONSE);
                     }
                 }
-                TurnEvent::SpeechStopped { start_ms, end_ms } => {
+                TurnEvent::SpeechStopped { start_ms, end_ms, .. } => {
                     let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
                     emit(ServerEvent::SpeechStopped { audio_end_ms: end_ms, item_id: &id }, out);
                     // What was decided for this event stands, also if its turn is refused.
                     if let Err(refusal) = self.end_turn(id, start_ms, end_ms, out) {
                         refusal.count();
                         refuse(&refusal, None, out);
+                        self.discard_transcript();
                     }
                 }
             }
         }
-        self.input_mut()?.trim();
-        Ok(action)
+        action
     }
 
     /// Commits a turn that the VAD found, and asks for a response to it.
@@ -202,21 +301,30 @@ impl Session {
         Ok(())
     }
 
+    fn commit_by_client(&mut self, out: &mut Outbox) -> Result<(), Refusal> {
+        self.admit(0)?;
+        let mut heard = Heard::default();
+        let clip = self.input_mut()?.commit(&mut heard);
+        self.begin_turns(&heard);
+        let committed = clip.and_then(|clip| {
+            let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
+            self.commit(id, &clip, out).inspect_err(|_| self.discard_transcript())
+        });
+        self.hear(&heard, out)?;
+        committed
+    }
+
     fn commit(&mut self, id: String, clip: &Clip, out: &mut Outbox) -> Result<(), Refusal> {
-        let waiting: u64 = self.transcriptions.iter().map(|waiting| waiting.duration_ms).sum();
-        if waiting.max(self.items.waiting_ms()) + clip.duration_ms > MAX_WAITING_MS {
+        if clip.file.is_some() && self.items.waiting_ms() + clip.duration_ms > MAX_WAITING_MS {
             return Err(too_much_waits());
         }
         self.items.push(Item::audio(id.clone(), clip));
         let previous_item_id = self.items.before(&id);
         emit(ServerEvent::Committed { item_id: &id, previous_item_id }, out);
         self.tell_item(&id, out);
-        if self.config.transcription.is_some() {
-            let (item_id, file) = (id.clone(), clip.file.clone());
-            self.transcriptions.push_back(Waiting { item_id, file, duration_ms: clip.duration_ms });
-        }
-        if self.config.kind == Kind::Transcription {
-            self.items.drop_audio(&id);
+        if let Some(transcripts) = self.listening() {
+            transcripts.commit(&id, clip.duration_ms);
+            self.settle(out);
         }
         Ok(())
     }
@@ -314,7 +422,7 @@ impl Session {
             return Err(Refusal::coded("response_cancel_not_active", None, message));
         }
         let stops = self.cancel(CancelReason::Client, out);
-        Ok(if stops { Action::Cancel } else { Action::None })
+        Ok(if stops { Action::CancelOne(RESPONSE) } else { Action::None })
     }
 
     /// Cancels the response that waits, and the one that is generated. Whether the driver has to end the latter.

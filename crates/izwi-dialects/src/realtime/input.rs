@@ -2,28 +2,32 @@
 
 use bytes::Bytes;
 use izwi_audio::pcm;
-use izwi_server::turns::{PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions};
+use izwi_server::turns::{
+    Heard, MAX_HELD_BACK_MS, PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions,
+};
 use izwi_server::upload::UploadMemory;
 use izwi_server::{ApiError, AppState};
 
-use super::config::{AudioFormat, SessionConfig};
+use super::config::{AudioFormat, Kind, SessionConfig, TurnDetection};
 use super::refusal::Refusal;
 
 /// The shortest audio that can be committed, as in the hosted API.
 const MIN_COMMIT_MS: u64 = 100;
+/// A pause that is left out of the transcript of audio that the client commits.
+const PAUSE_MS: u64 = 2_000;
 
 /// Audio of one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Clip {
-    /// A WAV file, 16-bit mono at 16 kHz.
-    pub(super) file: Bytes,
+    /// A WAV file, 16-bit mono at 16 kHz; `None` if no model hears it again.
+    pub(super) file: Option<Bytes>,
     pub(super) duration_ms: u64,
 }
 
 impl Clip {
     /// The file counts in the memory of all recordings until nothing holds it.
     fn new(state: &AppState, samples: &[i16]) -> Result<Self, Refusal> {
-        let file = UploadMemory::wav_file(state, samples)?;
+        let file = Some(UploadMemory::wav_file(state, samples)?);
         Ok(Self { file, duration_ms: samples.len() as u64 * 1_000 / u64::from(RATE_HZ) })
     }
 }
@@ -35,6 +39,8 @@ pub(super) struct Limits {
     pub(super) turn_ms: u64,
     /// That the client commits.
     pub(super) commit_ms: u64,
+    /// Of a turn that is transcribed; `None` without transcripts.
+    pub(super) transcribed_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -43,8 +49,15 @@ pub(super) struct InputBuffer {
     format: AudioFormat,
     input: PcmInput,
     detection: Option<TurnOptions>,
+    /// Finds the turns, those of the transcripts alone where the client commits.
     detector: Option<TurnDetector>,
     buffer: StreamBuffer,
+    /// Whether the buffer keeps what is not committed.
+    keeps_audio: bool,
+    /// From where on audio is not committed.
+    held_from_ms: u64,
+    /// Whether the client commits.
+    is_manual: bool,
     limits: Limits,
 }
 
@@ -58,110 +71,153 @@ impl InputBuffer {
             detection: None,
             detector: None,
             buffer: StreamBuffer::new(UploadMemory::of_session(state)),
+            keeps_audio: true,
+            held_from_ms: 0,
+            is_manual: true,
             limits,
         };
         buffer.configure(config, limits)?;
         Ok(buffer)
     }
 
-    /// Takes the settings of a session. What they do not change continues.
-    pub(super) fn configure(&mut self, config: &SessionConfig, limits: Limits) -> Result<(), Refusal> {
+    /// Takes the settings of a session. What they do not change continues. Returns the end of a turn that they end.
+    pub(super) fn configure(
+        &mut self,
+        config: &SessionConfig,
+        limits: Limits,
+    ) -> Result<Option<TurnEvent>, Refusal> {
         if self.format != config.input_format {
             self.input = input(config.input_format)?;
             self.format = config.input_format;
         }
-        let options = |options: TurnOptions| TurnOptions { max_turn_ms: limits.turn_ms, ..options };
-        let detection = config.turn_detection.map(|detection| options(detection.options));
-        if self.detection != detection {
+        let longest_ms = limits.transcribed_ms.unwrap_or(u64::MAX);
+        let detection = match config.turn_detection {
+            Some(TurnDetection { options, .. }) => {
+                Some(TurnOptions { max_turn_ms: limits.turn_ms.min(longest_ms), ..options })
+            }
+            None => limits.transcribed_ms.map(|max_turn_ms| TurnOptions {
+                silence_duration_ms: PAUSE_MS,
+                max_turn_ms,
+                ..TurnOptions::default()
+            }),
+        };
+        let mut ended = None;
+        self.keeps_audio = config.kind == Kind::Realtime;
+        let is_manual = config.turn_detection.is_none();
+        if self.detection != detection || self.is_manual != is_manual {
             // What is kept for the padding of a turn is no audio that the client may commit.
-            if self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
-                self.buffer.clear();
+            if !self.is_manual && self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
+                self.drop_held();
             }
             self.detection = detection;
+            self.is_manual = is_manual;
             let now_ms = self.buffer.now_ms();
+            ended = self.detector.as_mut().and_then(TurnDetector::end_turn);
             self.detector =
                 detection.map(|options| TurnDetector::starting_at(&self.state.vad(), options, now_ms));
         }
         self.limits = limits;
-        Ok(())
+        Ok(ended)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.buffer.now_ms() == 0
+        self.now_ms() == 0
+    }
+
+    /// Length of the stream so far.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.buffer.now_ms()
+    }
+
+    /// Length of so many bytes.
+    pub(super) fn ms_of(&self, bytes: usize) -> u64 {
+        bytes as u64 * 1_000 / (self.format.encoding.sample_bytes() as u64 * u64::from(self.format.rate_hz))
     }
 
     /// Adds audio, and tells the turns that begin and end in it.
     ///
     /// # Errors
     /// Turns are committed by the client, and more is not committed than may be, or than there is memory for.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<TurnEvent>, Refusal> {
-        let added_ms = bytes.len() as u64 * 1_000
-            / (self.format.encoding.sample_bytes() as u64 * u64::from(self.format.rate_hz));
-        if self.detector.is_none() && self.held_ms() + added_ms > self.limits.commit_ms {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Heard, Refusal> {
+        if self.is_manual && self.held_ms() + self.ms_of(bytes.len()) > self.limits.commit_ms {
             let seconds = self.limits.commit_ms / 1_000;
             let message = format!("the input audio buffer holds at most {seconds} s; commit or clear it");
             return Err(ApiError::TooLarge(message).into());
         }
         let mut samples = Vec::new();
         self.input.push(bytes, &mut samples).map_err(audio_error)?;
+        self.add(samples)
+    }
+
+    fn add(&mut self, samples: Vec<f32>) -> Result<Heard, Refusal> {
         self.buffer.push(&samples)?;
-        Ok(self.detector.as_mut().map(|detector| detector.push(&samples)).unwrap_or_default())
+        let turns = self.detector.as_mut().map(|detector| detector.push(&samples)).unwrap_or_default();
+        Ok(self.heard(samples, turns))
+    }
+
+    fn heard(&self, samples: Vec<f32>, turns: Vec<TurnEvent>) -> Heard {
+        let needed_from_ms = self.detector.as_ref().map_or(0, TurnDetector::needed_from_ms);
+        Heard { samples, turns, needed_from_ms }
     }
 
     fn held_ms(&self) -> u64 {
-        self.buffer.samples().len() as u64 * 1_000 / u64::from(RATE_HZ)
+        self.now_ms() - self.held_from_ms
     }
 
     /// The audio of a turn that was told.
     pub(super) fn turn(&self, start_ms: u64, end_ms: u64) -> Result<Clip, Refusal> {
+        if !self.keeps_audio {
+            return Ok(Clip { file: None, duration_ms: end_ms - start_ms });
+        }
         Clip::new(&self.state, self.buffer.part(start_ms..end_ms))
     }
 
     /// Drops what belongs to no turn that can still be reported.
     pub(super) fn trim(&mut self) {
-        if let Some(detector) = &self.detector {
-            self.buffer.forget_before(detector.needed_from_ms());
+        if let Some(detector) = self.detector.as_ref().filter(|_| !self.is_manual) {
+            self.held_from_ms = self.held_from_ms.max(detector.needed_from_ms()).min(self.buffer.now_ms());
         }
+        let needed_ms = if self.keeps_audio { self.held_from_ms } else { self.buffer.now_ms() };
+        self.buffer.forget_before(needed_ms);
     }
 
-    /// Takes all audio that was not committed.
+    /// Takes all audio that was not committed. What was held back of it, and the turn that ends, is `heard` whether or not it
+    /// can be committed.
     ///
     /// # Errors
     /// It is too short.
-    pub(super) fn commit(&mut self) -> Result<Clip, Refusal> {
+    pub(super) fn commit(&mut self, heard: &mut Heard) -> Result<Clip, Refusal> {
         let held_ms = self.held_ms();
         if held_ms + MAX_HELD_BACK_MS < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
         let mut rest = Vec::new();
         self.input.finish(&mut rest).map_err(audio_error)?;
-        self.buffer.push(&rest)?;
-        if let Some(detector) = &mut self.detector {
-            detector.push(&rest);
-            detector.end_turn();
-        }
+        *heard = self.add(rest)?;
         let held_ms = self.held_ms();
         if held_ms < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
         // Without memory for the clip, the audio stays.
-        let clip = Clip::new(&self.state, self.buffer.samples())?;
-        self.buffer.clear();
+        let clip = self.turn(self.held_from_ms, self.now_ms())?;
+        heard.turns.extend(self.detector.as_mut().and_then(TurnDetector::end_turn));
+        self.drop_held();
         Ok(clip)
     }
 
-    pub(super) fn clear(&mut self) -> Result<(), Refusal> {
+    /// Drops all audio that was not committed. The turn that ends is heard.
+    pub(super) fn clear(&mut self) -> Result<Heard, Refusal> {
         self.input = input(self.format)?;
-        if let Some(detector) = &mut self.detector {
-            detector.end_turn();
-        }
+        let ended = self.detector.as_mut().and_then(TurnDetector::end_turn);
+        self.drop_held();
+        Ok(self.heard(Vec::new(), ended.into_iter().collect()))
+    }
+
+    fn drop_held(&mut self) {
+        self.held_from_ms = self.now_ms();
         self.buffer.clear();
-        Ok(())
     }
 }
-
-/// The most that the resampler holds back.
-const MAX_HELD_BACK_MS: u64 = 250;
 
 /// Decodes audio that comes with an item.
 pub(super) fn decode_whole(state: &AppState, bytes: &[u8], format: AudioFormat) -> Result<Clip, Refusal> {

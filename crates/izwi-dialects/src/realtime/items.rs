@@ -135,7 +135,7 @@ impl Assistant {
 
 impl Item {
     pub(super) fn audio(id: String, clip: &Clip) -> Self {
-        let source = Source::File(clip.file.clone());
+        let source = clip.file.clone().map_or(Source::Dropped, Source::File);
         let part = Part::Audio { source, duration_ms: clip.duration_ms, transcript: None };
         Self { id, content: Content::User(vec![part]) }
     }
@@ -258,7 +258,8 @@ impl Part {
                     check_text("item.content.transcript", text, max_chars)?;
                 }
                 let Clip { file, duration_ms } = decode_whole(state, &audio_bytes(&audio)?, format)?;
-                Ok(Self::Audio { source: Source::File(file), duration_ms, transcript })
+                let source = file.map_or(Source::Dropped, Source::File);
+                Ok(Self::Audio { source, duration_ms, transcript })
             }
             Some(other) => {
                 let what = format!("it is '{}'; use input_text or input_audio", excerpt(other));
@@ -463,13 +464,6 @@ impl Items {
                     *source = Source::Dropped;
                 }
             }
-        }
-    }
-
-    /// Forgets the audio of an item that no model will hear.
-    pub(super) fn drop_audio(&mut self, id: &str) {
-        if let Some(item) = self.items.iter_mut().find(|item| item.id == id) {
-            item.drop_context();
         }
     }
 
@@ -724,10 +718,10 @@ mod tests {
         let mut items = Items::default();
         items.push(Item::audio(
             "a".to_owned(),
-            &Clip { file: Bytes::from_static(b"RIFF"), duration_ms: MAX_WAITING_MS },
+            &Clip { file: Some(Bytes::from_static(b"RIFF")), duration_ms: MAX_WAITING_MS },
         ));
         assert_eq!((items.is_asked(), items.undecoded().len()), (true, 1));
-        let clip = Clip { file: Bytes::new(), duration_ms: 1 };
+        let clip = Clip { file: Some(Bytes::new()), duration_ms: 1 };
         let error = items.insert(Item::audio("b".to_owned(), &clip), None).unwrap_err();
         assert_eq!(error.code, "overloaded");
         items.drop_undecoded();

@@ -4,8 +4,8 @@
 //! - A session transcribes what is said (`?intent=transcription`, an ASR model, or `session.type` in the first
 //!   `session.update`), or a model of conversations answers it. Names of hosted models stand for the default ones.
 //! - Audio is decoded as it arrives; turns are found by the server's VAD, unless `turn_detection` is null.
-//! - Transcriptions and responses are generated one at a time: responses first, then transcriptions in order. Audio is
-//!   taken meanwhile.
+//! - What is said is transcribed while it is said, beside a response; transcripts are completed in the order of their items.
+//! - A conversation keeps the audio of its turns for the model that answers; a session that transcribes does not.
 //! - `conversation.item.truncate` cuts an answer in the model's context to what was heard. Its text is forgotten.
 //! - Items carry no audio back: `conversation.item.retrieve` gives texts and transcripts.
 //! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Tools, prompt templates
@@ -21,6 +21,7 @@ mod items;
 mod refusal;
 mod response;
 mod session;
+mod transcripts;
 
 use axum::http::HeaderMap;
 use axum::response::Response;

@@ -2,10 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use izwi_core::engine::{Emission, FinishReason};
 use izwi_server::encoding::EncodedUtterance;
-use izwi_server::transcription::TextDeltas;
+use izwi_server::live::LiveReply;
 use izwi_server::ws::protocol::Finish;
 use serde_json::{Value, json};
 
@@ -37,14 +36,6 @@ pub(super) struct Asked {
     pub(super) config: ResponseConfig,
 }
 
-/// A transcription that waits.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) item_id: String,
-    pub(super) file: Bytes,
-    pub(super) duration_ms: u64,
-}
-
 /// A response that is generated.
 pub(crate) struct Responding {
     pub(super) asked: Asked,
@@ -58,11 +49,9 @@ pub(crate) struct Responding {
     pub(super) failure: Option<Refusal>,
 }
 
-/// A transcription that is generated.
+/// A transcript that is generated.
 pub(crate) struct Transcribing {
-    pub(super) item_id: String,
-    pub(super) duration_ms: u64,
-    pub(super) deltas: TextDeltas,
+    pub(super) live: LiveReply,
     pub(super) failure: Option<Refusal>,
 }
 

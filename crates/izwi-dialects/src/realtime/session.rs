@@ -1,13 +1,11 @@
 //! The state of a Realtime session between its events, and its jobs for the engines.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
+use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, StreamingOutput, Task};
-use izwi_server::transcription::TextDeltas;
-use izwi_server::upload::Recording;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
@@ -18,8 +16,12 @@ use super::events::{ClientEvent, ErrorBody, Event, Numbered, ServerEvent};
 use super::input::InputBuffer;
 use super::items::Items;
 use super::refusal::Refusal;
-use super::response::{Asked, CancelReason, Reply, Transcribing, Waiting};
+use super::response::{Asked, CancelReason, Reply, Transcribing};
+use super::transcripts::Transcripts;
 use super::{Opening, beta};
+
+/// Tells the response from the transcript, as what the driver cancels.
+pub(super) const RESPONSE: u64 = 1;
 
 /// A session.
 pub(crate) struct Session {
@@ -36,9 +38,10 @@ pub(crate) struct Session {
     pub(super) items: Items,
     /// Characters of all items that the client created.
     pub(super) chars: usize,
-    /// The item of the turn in progress.
+    /// The item of the audio that is not committed, once it has speech.
     pub(super) turn_item: Option<String>,
-    pub(super) transcriptions: VecDeque<Waiting>,
+    /// `None` if what is said is not transcribed.
+    pub(super) transcripts: Option<Transcripts>,
     /// The next response.
     pub(super) asked: Option<Asked>,
     /// The response that is generated, and why it was cancelled.
@@ -51,7 +54,7 @@ pub(crate) struct Session {
 }
 
 /// The ASR model, and the name that asked for it.
-pub(super) type Asr = (Option<String>, Lease);
+pub(super) type Asr = (Option<String>, Arc<Lease>);
 
 /// The engines of a session that were not loaded before.
 pub(crate) struct Models {
@@ -81,8 +84,7 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
         }
     };
     let Some(name) = opening.model.filter(|model| !model.is_empty()) else {
-        let config =
-            if transcribes { SessionConfig::transcription(None)? } else { SessionConfig::realtime() };
+        let config = if transcribes { SessionConfig::transcription(None) } else { SessionConfig::realtime() };
         return Ok((config, None));
     };
     match state.registry().find(&name) {
@@ -91,7 +93,7 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
             if !transcribes && does(Task::Chat) {
                 Ok((SessionConfig::realtime(), Some(name)))
             } else if does(Task::Asr) {
-                Ok((SessionConfig::transcription(Some(name))?, None))
+                Ok((SessionConfig::transcription(Some(name)), None))
             } else {
                 let message = format!(
                     "model '{}' does not {}; choose another, see /v1/models",
@@ -104,7 +106,7 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
         Err(_) if is_hosted(&name) => {
             let transcribes = transcribes || name.contains("transcribe") || name == ASR_ALIASES[0];
             let config =
-                if transcribes { SessionConfig::transcription(None)? } else { SessionConfig::realtime() };
+                if transcribes { SessionConfig::transcription(None) } else { SessionConfig::realtime() };
             Ok((config, None))
         }
         Err(error) => Err(error.into()),
@@ -113,6 +115,8 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
 
 impl Protocol for Session {
     const KIND: &'static str = "realtime";
+    /// A response, and a transcript.
+    const MAX_GENERATIONS: usize = 2;
     type Frame = ClientEvent;
     type Model = Models;
     type Reply = Reply;
@@ -136,7 +140,7 @@ impl Protocol for Session {
             items: Items::default(),
             chars: 0,
             turn_item: None,
-            transcriptions: VecDeque::new(),
+            transcripts: None,
             asked: None,
             active: None,
             is_closed: fatal.is_some(),
@@ -186,7 +190,7 @@ impl Protocol for Session {
                 Some(name) => {
                     let is_default = |name: &&str| is_hosted(name) && state.registry().find(name).is_err();
                     let model = name.as_deref().filter(|name| !is_default(name));
-                    Some((name.clone(), state.lease(model, Task::Asr).await?))
+                    Some((name.clone(), Arc::new(state.lease(model, Task::Asr).await?)))
                 }
                 None => None,
             };
@@ -210,17 +214,20 @@ impl Protocol for Session {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        if let (Some(asked), Some(chat)) = (self.asked.take(), &self.chat) {
+        if self.active.is_none()
+            && let (Some(asked), Some(chat)) = (self.asked.take(), &self.chat)
+        {
             return Some(self.respond(asked, Engine::clone(chat)));
         }
-        let waiting = self.transcriptions.pop_front()?;
-        let ((_, asr), transcription) = self.asr.as_ref().zip(self.config.transcription.as_ref())?;
-        let recording = Recording::file(waiting.file, "audio");
-        let request = transcription.request.request(recording, asr);
-        let (item_id, duration_ms) = (waiting.item_id, waiting.duration_ms);
-        let reply = Transcribing { item_id, duration_ms, deltas: TextDeltas::default(), failure: None };
-        let reply = Reply::Transcription(Box::new(reply));
-        Some(Ok(Job::prepared(Engine::clone(asr), ready(request), |_, _, request| request, reply)))
+        let wrap = |live| Reply::Transcription(Box::new(Transcribing { live, failure: None }));
+        self.transcripts.as_mut().filter(|transcripts| !transcripts.is_retired())?.next_job(wrap)
+    }
+
+    fn number(reply: &Reply) -> u64 {
+        match reply {
+            Reply::Transcription(_) => 0,
+            Reply::Response(_) => RESPONSE,
+        }
     }
 
     fn deliver(
@@ -232,10 +239,8 @@ impl Protocol for Session {
         match reply {
             Reply::Response(response) => self.deliver_response(response, chunk, out),
             Reply::Transcription(transcription) => {
-                let delta = chunk.text.as_deref().and_then(|text| transcription.deltas.push(text));
-                if let Some(delta) = delta {
-                    let item_id = &transcription.item_id;
-                    emit(ServerEvent::TranscriptionDelta { item_id, content_index: 0, delta: &delta }, out);
+                if let Some(transcripts) = &mut self.transcripts {
+                    transcripts.deliver(&mut transcription.live, chunk, out);
                 }
                 Ok(())
             }
@@ -245,14 +250,18 @@ impl Protocol for Session {
     fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
         match reply {
             Reply::Response(response) => self.end_response(*response, outcome, out),
-            Reply::Transcription(transcription) => self.end_transcription(*transcription, &outcome, out),
+            Reply::Transcription(transcription) => {
+                if let Some(transcripts) = &mut self.transcripts {
+                    transcripts.end(*transcription, &outcome, out);
+                }
+                self.settle(out);
+            }
         }
     }
 
     fn drop_queued(&mut self) -> bool {
-        let had_any = self.asked.take().is_some() || !self.transcriptions.is_empty();
-        self.transcriptions.clear();
-        had_any
+        let had_text = self.transcripts.as_mut().is_some_and(Transcripts::clear);
+        self.asked.take().is_some() || had_text
     }
 
     fn close_input(&mut self) {
@@ -264,7 +273,7 @@ impl Protocol for Session {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && self.asked.is_none() && self.transcriptions.is_empty()
+        self.is_closed && self.asked.is_none() && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
@@ -272,7 +281,11 @@ impl Protocol for Session {
     }
 
     fn write_failure(&self, reply: &mut Reply, error: &ApiError, _out: &mut Outbox) {
-        *reply.failure_mut() = Some(error.clone().into());
+        // Audio that pauses is transcribed on with the next request.
+        let is_pause = matches!((&reply, error), (Reply::Transcription(_), ApiError::TextTimeout(_)));
+        if !is_pause {
+            *reply.failure_mut() = Some(error.clone().into());
+        }
     }
 }
 

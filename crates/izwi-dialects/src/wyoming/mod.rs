@@ -7,7 +7,7 @@
 mod codec;
 mod event;
 mod info;
-mod recording;
+mod mono;
 mod session;
 mod speech;
 mod transcription;

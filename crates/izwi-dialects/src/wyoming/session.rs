@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{FinishReason, StreamingOutput, Task};
+use izwi_server::live::LiveReply;
 use izwi_server::speech::check_text;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
@@ -19,7 +20,6 @@ use serde_json::json;
 
 use super::event::{self, ClientEvent, TranscribeFields, event};
 use super::info;
-use super::recording::Recording;
 use super::speech::{Speaker, Speech};
 use super::transcription::Transcription;
 
@@ -33,7 +33,6 @@ pub(super) struct Session {
     program: Option<String>,
     /// How the next recording is to be transcribed.
     transcribe: TranscribeFields,
-    recording: Option<(Lease, Recording)>,
     requests: VecDeque<Request>,
     is_generating: bool,
     is_closed: bool,
@@ -44,6 +43,12 @@ pub(super) struct Session {
 enum Request {
     Speech(Box<Speech>),
     Transcription(Box<Transcription>),
+}
+
+/// What is generated: the next utterance of speech, or a transcript.
+pub(super) enum Reply {
+    Speech,
+    Transcription(LiveReply),
 }
 
 /// What an event needs before it can be handled.
@@ -57,7 +62,7 @@ impl Protocol for Session {
     const KIND: &'static str = "wyoming";
     type Frame = ClientEvent;
     type Model = Model;
-    type Reply = ();
+    type Reply = Reply;
     type Opening = ();
 
     fn new(state: &AppState, _identity: Identity, (): ()) -> Self {
@@ -65,7 +70,6 @@ impl Protocol for Session {
             state: state.clone(),
             program: None,
             transcribe: TranscribeFields::default(),
-            recording: None,
             requests: VecDeque::new(),
             is_generating: false,
             is_closed: false,
@@ -99,7 +103,7 @@ impl Protocol for Session {
                 let loading = Speaker::load(state, self.program.clone(), voice.clone(), *seed);
                 Some(async move { loading.await.map(Model::Speaker) }.boxed())
             }
-            ClientEvent::AudioStart(_) | ClientEvent::AudioChunk { .. } if self.recording.is_none() => {
+            ClientEvent::AudioStart(_) | ClientEvent::AudioChunk { .. } if !self.is_recording() => {
                 let model = self.transcribe.name.clone().or_else(|| self.program.clone());
                 Some(
                     async move { state.lease(model.as_deref(), Task::Asr).await.map(Model::Listener) }
@@ -129,29 +133,38 @@ impl Protocol for Session {
             return None;
         }
         let job = match self.requests.front_mut()? {
-            Request::Speech(speech) => speech.next()?,
-            Request::Transcription(transcription) => Ok(transcription.next()?),
+            Request::Speech(speech) => {
+                speech.next()?.map(|(engine, request)| Job::new(engine, request, Reply::Speech))
+            }
+            Request::Transcription(transcription) => transcription.next_job(Reply::Transcription)?,
         };
-        Some(job.map(|(engine, request)| {
-            self.is_generating = true;
-            Job::new(engine, request, ())
-        }))
+        self.is_generating = job.is_ok();
+        Some(job)
     }
 
-    fn deliver(&mut self, (): &mut (), chunk: StreamingOutput, out: &mut Outbox) -> Result<(), EncodeError> {
-        match self.requests.front_mut() {
-            Some(Request::Speech(speech)) => speech.deliver(&chunk, out)?,
-            Some(Request::Transcription(transcription)) => transcription.deliver(&chunk, out),
-            None => {}
+    fn deliver(
+        &mut self,
+        reply: &mut Reply,
+        chunk: StreamingOutput,
+        out: &mut Outbox,
+    ) -> Result<(), EncodeError> {
+        match (self.requests.front_mut(), reply) {
+            (Some(Request::Speech(speech)), Reply::Speech) => speech.deliver(&chunk, out)?,
+            (Some(Request::Transcription(transcription)), Reply::Transcription(reply)) => {
+                transcription.deliver(reply, chunk, out);
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    fn end(&mut self, (): (), outcome: Outcome, out: &mut Outbox) {
+    fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
         self.is_generating = false;
-        let is_complete = match outcome {
+        let is_complete = match &outcome {
             Outcome::Finished(finish) => match finish.reason {
-                FinishReason::Error | FinishReason::TextTimeout => false,
+                FinishReason::Error => false,
+                // Audio that pauses continues with the next request.
+                FinishReason::TextTimeout => matches!(reply, Reply::Transcription(_)),
                 FinishReason::Cancelled => {
                     self.write_error(&ApiError::Draining, out);
                     false
@@ -164,29 +177,29 @@ impl Protocol for Session {
             self.requests.clear();
             return;
         }
-        match self.requests.pop_front() {
-            Some(Request::Speech(mut speech)) => {
-                speech.end_utterance();
-                self.requests.push_front(Request::Speech(speech));
-                self.settle(out);
+        match (self.requests.front_mut(), reply) {
+            (Some(Request::Speech(speech)), Reply::Speech) => speech.end_utterance(),
+            (Some(Request::Transcription(transcription)), Reply::Transcription(reply)) => {
+                transcription.end(reply, &outcome, out);
             }
-            Some(Request::Transcription(transcription)) => {
-                transcription.finish(out);
-                self.settle(out);
-            }
-            None => {}
+            _ => {}
         }
+        self.settle(out);
     }
 
     fn drop_queued(&mut self) -> bool {
         let kept = usize::from(self.is_generating);
         let had_requests = self.requests.len() > kept;
         self.requests.truncate(kept);
-        let had_text = match self.requests.front_mut() {
+        let had_input = match self.requests.front_mut() {
             Some(Request::Speech(speech)) => speech.clear(),
+            Some(Request::Transcription(transcription)) if transcription.is_open => {
+                transcription.abandon();
+                true
+            }
             _ => false,
         };
-        had_requests | had_text | self.recording.take().is_some()
+        had_requests | had_input
     }
 
     fn close_input(&mut self) {
@@ -203,6 +216,13 @@ impl Protocol for Session {
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         self.has_failed.set(true);
         out.binary(event::error(error));
+    }
+
+    fn write_failure(&self, reply: &mut Reply, error: &ApiError, out: &mut Outbox) {
+        let is_pause = matches!((reply, error), (Reply::Transcription(_), ApiError::TextTimeout(_)));
+        if !is_pause {
+            self.write_error(error, out);
+        }
     }
 }
 
@@ -241,37 +261,59 @@ impl Session {
             }
             ClientEvent::SynthesizeChunk { text } => self.streamed_speech()?.push(&text)?,
             ClientEvent::SynthesizeStop => self.streamed_speech()?.close(),
-            ClientEvent::Transcribe(fields) => (self.transcribe, self.recording) = (fields, None),
-            ClientEvent::AudioStart(format) => match (&self.recording, model) {
-                (None, Some(Model::Listener(engine))) => self.record(engine, format),
+            ClientEvent::Transcribe(fields) => {
+                self.transcribe = fields;
+                self.abandon_recording();
+            }
+            ClientEvent::AudioStart(format) => match model {
+                Some(Model::Listener(engine)) => self.record(engine, format)?,
                 _ => return Err(ApiError::OutOfOrder("audio-start came again; send audio-stop before it")),
             },
             ClientEvent::AudioChunk { format, audio } => {
                 if let Some(Model::Listener(engine)) = model {
-                    self.record(engine, format);
+                    self.record(engine, format)?;
                 }
-                if let Some((_, recording)) = &mut self.recording {
-                    recording.push(format, &audio)?;
+                if let Some(recording) = self.recording() {
+                    recording.push(format, &audio, out)?;
                 }
             }
             ClientEvent::AudioStop => {
-                let Some((engine, recording)) = self.recording.take() else {
-                    return Err(ApiError::OutOfOrder(
-                        "audio-stop came without audio; send audio-start before it",
-                    ));
-                };
-                let fields = std::mem::take(&mut self.transcribe);
-                let transcription = Transcription::new(engine, fields, recording)?;
-                self.enqueue(Request::Transcription(Box::new(transcription)))?;
+                const NO_AUDIO: ApiError =
+                    ApiError::OutOfOrder("audio-stop came without audio; send audio-start before it");
+                self.recording().ok_or(NO_AUDIO)?.close(out)?;
             }
             ClientEvent::Unknown(kind) => tracing::debug!(kind, "event of another service is dropped"),
         }
         Ok(())
     }
 
-    fn record(&mut self, engine: Lease, format: event::AudioFormat) {
-        let longest = engine.config().max_audio_duration;
-        self.recording = Some((engine, Recording::new(&self.state, format, longest)));
+    fn record(&mut self, engine: Lease, format: event::AudioFormat) -> Result<(), ApiError> {
+        let fields = std::mem::take(&mut self.transcribe);
+        let transcription = Transcription::new(&self.state, engine, fields, format)?;
+        self.enqueue(Request::Transcription(Box::new(transcription)))
+    }
+
+    fn is_recording(&self) -> bool {
+        let is_open = |request: &Request| match request {
+            Request::Transcription(transcription) => transcription.is_open,
+            Request::Speech(_) => false,
+        };
+        self.requests.iter().any(is_open)
+    }
+
+    /// The transcription whose audio is being received, if there is one.
+    fn recording(&mut self) -> Option<&mut Transcription> {
+        self.requests.iter_mut().find_map(|request| match request {
+            Request::Transcription(transcription) if transcription.is_open => Some(&mut **transcription),
+            _ => None,
+        })
+    }
+
+    /// Drops the transcription whose audio is being received.
+    fn abandon_recording(&mut self) {
+        if let Some(recording) = self.recording() {
+            recording.abandon();
+        }
     }
 
     fn enqueue(&mut self, request: Request) -> Result<(), ApiError> {
@@ -305,14 +347,19 @@ impl Session {
         self.open_speech_mut().ok_or(NO_STREAM)
     }
 
-    /// Ends the requests for speech that have nothing more to speak.
+    /// Ends the requests of which nothing more is generated.
     fn settle(&mut self, out: &mut Outbox) {
+        let is_over = |request: &mut Request| match request {
+            Request::Speech(speech) => speech.is_over(),
+            Request::Transcription(transcription) => transcription.is_over(),
+        };
         while !self.is_generating
-            && let Some(Request::Speech(speech)) = self.requests.front()
-            && speech.is_over()
+            && let Some(request) = self.requests.pop_front_if(is_over)
         {
-            speech.finish(out);
-            self.requests.pop_front();
+            match request {
+                Request::Speech(speech) => speech.finish(out),
+                Request::Transcription(transcription) => transcription.finish(out),
+            }
         }
     }
 }

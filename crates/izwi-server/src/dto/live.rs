@@ -64,7 +64,8 @@ pub(crate) enum ServerFrame<'a> {
         encoding: &'static str,
         sample_rate: u32,
         channels: u16,
-        latency_ms: u64,
+        /// `null` if a turn is transcribed once it has ended.
+        latency_ms: Option<u64>,
     },
     #[serde(rename = "speech.started")]
     Started { turn: u64, at_ms: u64 },

@@ -4,18 +4,19 @@
 
 use izwi_core::engine::Said;
 
-/// A word of a live transcript.
+/// A word of a live transcript, or marks alone, which belong to the word before.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LiveWord {
+pub struct LiveWord {
     /// With its punctuation and leading space.
-    pub(crate) text: String,
+    pub text: String,
     /// Milliseconds from the start of the stream.
-    pub(crate) start_ms: u64,
-    pub(crate) end_ms: u64,
+    pub start_ms: u64,
+    /// As `start_ms`.
+    pub end_ms: u64,
     /// Mean probability of its tokens.
-    pub(crate) probability: f32,
+    pub probability: f32,
     /// The least probability of its tokens.
-    pub(crate) certainty: f32,
+    pub(super) certainty: f32,
 }
 
 impl Said for LiveWord {

@@ -1,12 +1,18 @@
 //! Transcription of audio while it is spoken: which part of it is transcribed next, and which words are decided.
 //!
-//! Common to the sessions that transcribe live. Knows samples, milliseconds and words; knows no frame and no
-//! request.
+//! Common to the sessions that transcribe live, those of dialects included: a session hands the audio and its turns to a
+//! [`LiveTranscriber`], gets the jobs for the engine from it, and tells its client the events. Knows samples, milliseconds
+//! and words; knows no frame.
 
 mod agreement;
+mod rewriting;
+mod settings;
+mod step;
+mod transcriber;
 mod turn;
 mod turns;
 
-pub(crate) use agreement::LiveWord;
-pub(crate) use turn::LiveEvent;
-pub(crate) use turns::{Ask, LiveOptions, LiveTurns, Method, Window};
+pub use agreement::LiveWord;
+pub use settings::LiveSettings;
+pub use transcriber::{LiveReply, LiveTranscriber};
+pub use turn::LiveEvent;

@@ -23,13 +23,46 @@ const HEARD_MS: u64 = 200;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
 
-/// A change that clients are told.
+/// A change of the transcript of a live stream. Turns are numbered from 0; times are milliseconds from the start of the
+/// stream. But for [`Started`](Self::Started), events are about the first turn that has not ended.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum LiveEvent {
-    Started { turn: u64, at_ms: u64 },
-    Partial { turn: u64, text: String },
-    Committed { turn: u64, words: Vec<LiveWord> },
-    Ended { turn: u64, start_ms: u64, end_ms: u64 },
+pub enum LiveEvent {
+    /// A turn begins.
+    Started {
+        /// Its number.
+        turn: u64,
+        /// Its start.
+        at_ms: u64,
+    },
+    /// What follows the committed text for now.
+    Partial {
+        /// The number of the turn.
+        turn: u64,
+        /// Words that replace the last partial ones.
+        words: Vec<LiveWord>,
+    },
+    /// Text that never changes, after what was committed before.
+    Committed {
+        /// The number of the turn.
+        turn: u64,
+        /// The text, with its leading space.
+        text: String,
+        /// Its words; none if the model tells no times.
+        words: Vec<LiveWord>,
+    },
+    /// A turn is transcribed to its end.
+    Ended {
+        /// The number of the turn.
+        turn: u64,
+        /// All that was committed.
+        text: String,
+        /// Code of the language that was set or detected.
+        language: Option<String>,
+        /// The start of the turn.
+        start_ms: u64,
+        /// Its end, the silence after it included.
+        end_ms: u64,
+    },
 }
 
 /// A turn of speech.
@@ -53,8 +86,9 @@ pub(super) struct LiveTurn {
     /// End of the last thorough transcript, and of the last of any kind.
     thorough_ms: u64,
     transcribed_ms: u64,
-    /// All decided text of the turn.
+    /// All decided text of the turn, and the end of its last word.
     text: String,
+    committed_ms: u64,
 }
 
 /// What a turn leaves to the next one.
@@ -98,6 +132,7 @@ impl LiveTurn {
             thorough_ms: 0,
             transcribed_ms: 0,
             text: String::new(),
+            committed_ms: start_ms,
         }
     }
 
@@ -145,7 +180,6 @@ impl LiveTurn {
     }
 
     /// Decided text of the turn.
-    #[cfg(test)]
     pub(super) fn text(&self) -> &str {
         self.text.trim()
     }
@@ -156,9 +190,15 @@ impl LiveTurn {
         Rest { window_ms: self.window_ms, end_ms, context: self.context, decided: self.decided }
     }
 
-    /// The text that is not decided.
-    pub(super) fn partial(&self) -> String {
-        concatenated(self.agreement.tail())
+    /// The words that are not decided.
+    pub(super) fn partial(&self) -> &[LiveWord] {
+        self.agreement.tail()
+    }
+
+    /// A word that may go on, of which no more is known than that it follows the others.
+    pub(super) fn open_word(&self, text: String) -> LiveWord {
+        let (start_ms, end_ms) = (self.committed_ms, self.heard_ms.max(self.committed_ms));
+        LiveWord { text, start_ms, end_ms, probability: 0.0, certainty: 0.0 }
     }
 
     /// Takes a transcript of the window up to `end_ms`, after its decided words, if there is one. Returns the words that are
@@ -201,8 +241,14 @@ impl LiveTurn {
 
     /// Adds decided words to the text of the turn.
     pub(super) fn commit(&mut self, words: Vec<LiveWord>) -> LiveEvent {
-        self.text.push_str(&concatenated(&words));
-        LiveEvent::Committed { turn: self.number, words }
+        self.commit_text(concatenated(&words), words)
+    }
+
+    /// Adds decided text of which these words are known.
+    pub(super) fn commit_text(&mut self, text: String, words: Vec<LiveWord>) -> LiveEvent {
+        self.text.push_str(&text);
+        self.committed_ms = words.last().map_or(self.committed_ms, |word| word.end_ms);
+        LiveEvent::Committed { turn: self.number, text, words }
     }
 
     /// Moves the start of a long window after decided words, which become context.
@@ -237,7 +283,8 @@ impl LiveTurn {
     }
 }
 
-fn concatenated(words: &[LiveWord]) -> String {
+/// The text of words.
+pub(super) fn concatenated(words: &[LiveWord]) -> String {
     words.iter().map(|word| word.text.as_str()).collect()
 }
 
@@ -275,7 +322,7 @@ mod tests {
         let said = [&said[..], &[word("four", 7_000, 7_400)]].concat();
         assert_eq!(take(&mut turn, Some(said), 7_500), 3);
         assert_eq!((turn.window_ms, turn.context(), turn.decided().as_str()), (2_500, " One two.", " Three"));
-        assert_eq!((turn.text(), turn.partial().as_str()), ("One two. Three", " four"));
+        assert_eq!((turn.text(), concatenated(turn.partial()).as_str()), ("One two. Three", " four"));
     }
 
     #[test]

@@ -157,6 +157,7 @@ impl Parakeet {
                 writes_figures: vocabulary.has_figures(),
                 state_bytes: encoder.stream_bytes(),
                 chunks_ms: live::chunks_ms(&config, &front_end),
+                live_windows: true,
                 aligns_text: matches!(head, Head::Ctc { .. }),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },

@@ -134,8 +134,10 @@ impl Qwen3Asr {
             info: ModelInfo {
                 takes_keywords: true,
                 detects_language: true,
+                takes_prompt: true,
                 languages: answer::LANGUAGES.map(str::to_owned).to_vec(),
                 aligns_text: aligner.is_some(),
+                live_windows: aligner.is_some(),
                 state_bytes: WINDOW_FRAMES.div_ceil(CHUNK_FRAMES) * CHUNK_ROWS * row,
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },

@@ -138,6 +138,8 @@ impl Whisper {
                 aligns_text: true,
                 takes_keywords: true,
                 detects_language: multilingual,
+                takes_prompt: true,
+                live_windows: true,
                 state_bytes: decoder.window_bytes(config.max_source_positions),
                 ..ModelInfo::listening(SAMPLE_RATE_HZ as u32, weight_bytes)
             },

@@ -11,4 +11,4 @@ mod said;
 mod writer;
 
 pub use said::Said;
-pub use writer::{Writer, WriterOptions, normalised};
+pub use writer::{Writer, WriterOptions, normalised, words_of};

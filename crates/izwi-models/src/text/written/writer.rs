@@ -64,9 +64,9 @@ impl<W: Said> Writer<W> {
         written
     }
 
-    /// The text of the words that wait, as it would be if none followed.
-    pub fn preview(&self) -> String {
-        self.clone().finish().iter().map(W::text).collect()
+    /// The words that wait, as they would be if none followed.
+    pub fn preview(&self) -> Vec<W> {
+        self.clone().finish()
     }
 
     /// Whether words wait.
@@ -138,7 +138,7 @@ fn written<W: Said>(words: Vec<W>, options: WriterOptions, language: Option<&str
 }
 
 /// The words of a text, each with the white space before it, the last also with what is behind it.
-fn words_of(text: &str) -> Vec<String> {
+pub fn words_of(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let (mut word, mut has_letters) = (String::new(), false);
     for c in text.chars() {

@@ -1,0 +1,241 @@
+//! The live transcriber of one stream: audio and turns in, jobs for the engine out, and events of what they say.
+
+use izwi_core::engine::{Engine, LiveWindow, StreamingOutput};
+use tokio::time::Instant;
+
+use super::agreement::LiveWord;
+use super::rewriting::Rewriting;
+use super::settings::{Checked, LiveSettings, max_turn_ms, method};
+use super::step::{Step, live_word, words_behind};
+use super::turn::LiveEvent;
+use super::turns::{Ask, LiveTurns, Method, Window};
+use crate::error::ApiError;
+use crate::state::AppState;
+use crate::turns::{Heard, TurnInput};
+use crate::upload::UploadMemory;
+use crate::ws::protocol::{Job, Outcome, Protocol};
+
+/// A transcript in progress.
+#[derive(Debug)]
+pub struct LiveReply(Reply);
+
+impl LiveReply {
+    /// Whether its audio is transcribed again, should it fail.
+    pub fn is_repeated(&self) -> bool {
+        matches!(self.0, Reply::Window(_))
+    }
+}
+
+#[derive(Debug)]
+enum Reply {
+    Window(Step),
+    /// Of a turn, or of audio that is handed over as it arrives, from `start_ms` on.
+    Once {
+        start_ms: u64,
+    },
+}
+
+/// Transcribes one stream of audio while it is spoken.
+#[derive(Debug)]
+pub struct LiveTranscriber {
+    state: AppState,
+    engine: Engine,
+    settings: Checked,
+    turns: LiveTurns,
+    rewriting: Rewriting,
+    /// Language of the turn in progress, once it is detected.
+    detected: Option<String>,
+    /// Whether a job runs.
+    is_running: bool,
+}
+
+impl LiveTranscriber {
+    /// A transcriber of a stream from `origin_ms` on.
+    ///
+    /// # Errors
+    /// The model does not support a setting; the error names it.
+    pub fn new(
+        state: &AppState,
+        engine: &Engine,
+        settings: LiveSettings,
+        origin_ms: u64,
+    ) -> Result<Self, ApiError> {
+        let settings = Checked::check(settings, engine)?;
+        let memory = UploadMemory::of_session(state);
+        let turns = LiveTurns::new(settings.method, settings.prompt.clone(), memory, origin_ms);
+        let rewriting = Rewriting::new(settings.written);
+        let (state, engine) = (state.clone(), engine.clone());
+        Ok(Self { state, engine, settings, turns, rewriting, detected: None, is_running: false })
+    }
+
+    /// The longest turn that a model transcribes live, in milliseconds.
+    pub fn max_turn_ms(engine: &Engine) -> u64 {
+        method(None, engine).map_or(0, |method| max_turn_ms(method, engine))
+    }
+
+    /// The model.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Milliseconds of new audio from one text to the next; `None` if a turn is transcribed once it has ended.
+    pub fn latency_ms(&self) -> Option<u64> {
+        match self.settings.method {
+            Method::Windows { hop_ms } => Some(hop_ms),
+            Method::Chunks { chunk_ms } => Some(chunk_ms.into()),
+            Method::Whole => None,
+        }
+    }
+
+    /// Takes audio as it arrives.
+    ///
+    /// # Errors
+    /// It is no audio of the encoding, or more audio waits than may, or than there is memory for: nothing is taken then.
+    pub fn push(&mut self, input: &mut TurnInput, bytes: &[u8]) -> Result<Vec<LiveEvent>, ApiError> {
+        self.admit(input.ms_of(bytes.len()))?;
+        self.hear(&input.push(bytes)?)
+    }
+
+    /// Ends the turn in progress, if one does, without waiting for silence.
+    ///
+    /// # Errors
+    /// As of [`Self::push`].
+    pub fn end_turn(&mut self, input: &mut TurnInput) -> Result<Vec<LiveEvent>, ApiError> {
+        self.admit(0)?;
+        self.hear(&input.end_turn()?)
+    }
+
+    /// Makes room for so many milliseconds of audio, before it is decoded.
+    ///
+    /// # Errors
+    /// More audio waits than may, or than there is memory for.
+    pub fn admit(&mut self, ms: u64) -> Result<(), ApiError> {
+        self.turns.admit(ms)
+    }
+
+    /// Takes audio that was [admitted](Self::admit), and the turns in it.
+    ///
+    /// # Errors
+    /// It is more than was admitted, and there is no memory for it.
+    pub fn hear(&mut self, heard: &Heard) -> Result<Vec<LiveEvent>, ApiError> {
+        let events = self.turns.push(heard)?;
+        Ok(self.told(events))
+    }
+
+    /// The next job, once there is enough new audio and none runs; `wrap` makes the session's reply of its own.
+    pub fn next_job<P: Protocol>(
+        &mut self,
+        wrap: impl FnOnce(LiveReply) -> P::Reply,
+    ) -> Option<Result<Job<P>, ApiError>> {
+        if self.is_running {
+            return None;
+        }
+        let job = self.turns.next()?.and_then(|ask| self.job(ask, wrap));
+        if job.is_err() {
+            // Without memory for it now, the rest of the audio is transcribed later, or not.
+            self.clear();
+        }
+        self.is_running = job.is_ok();
+        Some(job)
+    }
+
+    fn job<P: Protocol>(
+        &self,
+        ask: Ask,
+        wrap: impl FnOnce(LiveReply) -> P::Reply,
+    ) -> Result<Job<P>, ApiError> {
+        let (request, reply) = match ask {
+            Ask::Stream { audio, start_ms } => {
+                (self.settings.stream_request(audio), Reply::Once { start_ms })
+            }
+            Ask::Whole { samples, start_ms } => {
+                let file = UploadMemory::wav_file(&self.state, &samples)?;
+                (self.settings.whole_request(file), Reply::Once { start_ms })
+            }
+            Ask::Window(window) => {
+                let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
+                let file = UploadMemory::wav_file(&self.state, &samples)?;
+                let language = self.settings.language.clone().or_else(|| self.detected.clone());
+                let live = LiveWindow { decided: decided.clone(), is_thorough };
+                let request = self.settings.window_request(file, live, context, language);
+                let (segments, begun) = (Vec::new(), Instant::now());
+                (request, Reply::Window(Step { end_ms, start_ms, decided, is_thorough, segments, begun }))
+            }
+        };
+        Ok(Job::new(self.engine.clone(), request, wrap(LiveReply(reply))))
+    }
+
+    /// Takes the next chunk of a job.
+    pub fn deliver(&mut self, reply: &mut LiveReply, chunk: StreamingOutput) -> Vec<LiveEvent> {
+        self.detected = chunk.language.or(self.detected.take());
+        let mut events = Vec::new();
+        match &mut reply.0 {
+            Reply::Window(step) => step.segments.extend(chunk.segments),
+            Reply::Once { start_ms } => {
+                let words = chunk.segments.iter().flat_map(|segment| &segment.words);
+                let words: Vec<LiveWord> = words.map(|word| live_word(word, *start_ms)).collect();
+                let text = chunk.text.unwrap_or_default();
+                self.turns.hear(text, words, chunk.partial, &mut events);
+            }
+        }
+        self.told(events)
+    }
+
+    /// Takes the end of a job.
+    pub fn end(&mut self, reply: LiveReply, outcome: &Outcome) -> Vec<LiveEvent> {
+        self.is_running = false;
+        let mut events = Vec::new();
+        match reply.0 {
+            Reply::Window(step) => {
+                let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
+                let window = (step.end_ms, step.is_thorough);
+                self.turns.take(window, words, step.begun.elapsed(), &mut events);
+            }
+            Reply::Once { .. } => self.turns.close(&mut events),
+        }
+        self.told(events)
+    }
+
+    /// Rewrites events, and tells the language of turns that end.
+    fn told(&mut self, events: Vec<LiveEvent>) -> Vec<LiveEvent> {
+        let mut told = Vec::with_capacity(events.len());
+        let mut events = events.into_iter().peekable();
+        while let Some(mut event) = events.next() {
+            let spoken = self.settings.spoken_language(self.detected.as_deref(), &self.engine);
+            let is_last = !matches!(events.peek(), Some(LiveEvent::Partial { .. } | LiveEvent::Ended { .. }));
+            let is_end = matches!(event, LiveEvent::Ended { .. });
+            if let LiveEvent::Ended { language, .. } = &mut event {
+                *language = self.settings.language.clone().or(self.detected.clone());
+            }
+            self.rewriting.rewrite(event, spoken, is_last, &mut told);
+            self.detected = self.detected.take().filter(|_| !is_end);
+        }
+        told
+    }
+
+    /// Drops the turns that are not transcribed to their end. False if there were none.
+    pub fn clear(&mut self) -> bool {
+        self.rewriting.clear();
+        self.turns.clear()
+    }
+
+    /// How many turns have begun.
+    pub fn begun(&self) -> u64 {
+        self.turns.begun()
+    }
+
+    /// How many turns have ended: those with a lower number than this.
+    pub fn ended(&self) -> u64 {
+        self.turns.ended()
+    }
+
+    /// Whether a job runs.
+    pub fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    /// Whether a turn continues or is not transcribed to its end.
+    pub fn has_speech(&self) -> bool {
+        self.ended() < self.begun()
+    }
+}
