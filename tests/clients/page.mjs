@@ -97,11 +97,12 @@ async function everywhere(state, names = TABS) {
   passed(`axe finds nothing, and nothing moves or overflows: ${state}`);
 }
 
-// Records what the player renders, as 16-bit numbers.
+// Records what the player renders, as 16-bit numbers. It renders the samples as they are, however few wait.
 async function tap(page) {
   await page.evaluate(async () => {
     const { Player } = await import("/page/player.js");
     globalThis.rendered = [];
+    Player.exact = true;
     Player.tap = (samples) => globalThis.rendered.push(...samples.map((sample) => Math.round(sample * 32768)));
   });
 }
@@ -426,6 +427,47 @@ const parts = {
     await row.getByRole("button", { name: "Delete" }).click();
     await row.waitFor({ state: "detached", ...WAIT });
     passed("a voice is recorded, named, tried and deleted, with consent");
+  },
+
+  // Four seconds of a sine, at the pace in which it is played and at once.
+  async stretch(page) {
+    // A click, without which there is no sound.
+    await page.locator("h1, header").first().click();
+    const [paced, atOnce] = await page.evaluate(async () => {
+      const { Player, RATE } = await import("/page/player.js");
+      const pieces = 40;
+      const length = RATE / 10;
+      const sine = (n) => 0.5 * Math.sin((2 * Math.PI * 155.5 * n) / RATE);
+      const source = Float32Array.from({ length: pieces * length }, (_, n) => sine(n));
+      const play = async (paceMs) => {
+        const heard = [];
+        Player.tap = (samples) => heard.push(...samples);
+        const player = await Player.open();
+        const done = new Promise((resolve) => (player.ondone = resolve));
+        const begun = performance.now();
+        for (let piece = 0; piece < pieces; piece += 1) {
+          player.push(source.slice(piece * length, (piece + 1) * length));
+          const leftMs = begun + (piece + 1) * paceMs - performance.now();
+          if (leftMs > 0) await new Promise((resolve) => setTimeout(resolve, leftMs));
+        }
+        player.end();
+        await done;
+        player.close();
+        const { played, addedMs } = player;
+        const rises = heard.filter((sample, at) => at && heard[at - 1] < 0 && sample >= 0).length;
+        const steepest = heard.reduce((most, sample, at) => (at ? Math.max(most, Math.abs(sample - heard[at - 1])) : most), 0);
+        const isSource = heard.length === source.length && heard.every((sample, at) => sample === source[at]);
+        return { played, added: (addedMs / 1000) * RATE, hz: (rises * RATE) / heard.length, steepest, heard: heard.length, isSource };
+      };
+      return [await play(100), await play(0)];
+    });
+    assert.ok(atOnce.isSource && atOnce.added === 0, JSON.stringify(atOnce));
+    passed("with enough that waits the samples are played as they are");
+    assert.equal(paced.played, 96_000);
+    assert.equal(paced.heard, 96_000 + Math.round(paced.added));
+    assert.ok(paced.added > 2_400 && paced.added <= 9_600, JSON.stringify(paced));
+    assert.ok(Math.abs(paced.hz / 155.5 - 1) < 0.01 && paced.steepest < 0.025, JSON.stringify(paced));
+    passed(`with little that waits ${Math.round(paced.added / 24)} ms were added to four seconds, at the same pitch and without a click`);
   },
 
   async empty(page) {

@@ -96,6 +96,27 @@ async fn an_interruption_tells_what_was_said_and_what_remains() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gap_that_the_listener_heard_counts_once() -> Result<()> {
+    let (gate, script) = Gate::new(|plan| plan.schedule.items().any(|item| item.start > 2));
+    let server = Setup::tokens("barge-gap").script(script).start().await?;
+    let mut session = server.session().await?;
+    session.send(json!({"type": "speak", "text": TEXT, "seed": 1})).await?;
+    gate.admit(2);
+    until(&mut session, "audio.start").await?;
+    for played_ms in [50, 100] {
+        let gap = json!({"type": "playback.ack", "utterance": 0, "played_ms": played_ms, "gap_ms": 150});
+        session.send(gap).await?;
+    }
+    // The engine has both before it goes on.
+    session.send(json!({"type": "ping"})).await?;
+    until(&mut session, "pong").await?;
+    gate.open();
+    until(&mut session, "session.done").await?;
+    assert_eq!(server.metric("izwi_audio_underruns_total", &["cause=\"heard\""]).await?, 1.0);
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn words_are_exact_where_the_model_knows_them() -> Result<()> {
     let mut setup = slow_speaker("barge-exact");
     setup.model.times_words = true;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use izwi_core::engine::Precision;
 use izwi_core::engine::{
     ChatOptions, Conversation, EngineCoreConfig, EngineCoreRequest, FinishReason, GenerationParams,
-    Message as Said, SamplingParams,
+    Message as Said,
 };
 use izwi_tests::{Form, Session, TestServer, Turn, base64, guarded};
 use serde_json::{Value, json};
@@ -114,7 +114,8 @@ async fn a_turn_over_the_socket_equals_the_engine() -> Result<()> {
     let file = izwi_audio::wav::to_bytes(&samples, HEARD_RATE as u32)?;
     let engine = server.engine()?;
     let params = GenerationParams {
-        sampling: SamplingParams { temperature: 1.0, top_k: 0, ..engine.profile().info.sampling },
+        temperature: 1.0,
+        top_k: 0,
         seed: Some(3),
         max_tokens: 40,
         ..engine.profile().default_params()
@@ -150,7 +151,7 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
         vec![Said::Text("Go on.".into())],
     ];
     let params = GenerationParams {
-        sampling: SamplingParams { temperature: 1.0, ..engine.profile().info.sampling },
+        temperature: 1.0,
         seed: Some(9),
         max_tokens: 50,
         ..engine.profile().default_params()

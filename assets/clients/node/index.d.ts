@@ -179,8 +179,11 @@ export class SpeechStream implements AsyncIterableIterator<Chunk> {
   [Symbol.asyncIterator](): this;
   next(): Promise<IteratorResult<Chunk, undefined>>;
   return(): Promise<IteratorResult<Chunk, undefined>>;
-  /** Reports how much of the utterance of the last chunk was played, in place of the clock. */
-  played(playedMs: number): Promise<void>;
+  /**
+   * Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was heard in it
+   * because audio was missing.
+   */
+  played(playedMs: number, gapMs?: number): Promise<void>;
   /** Ends the speech, and tells what was heard of it. Without `playedMs` the last report decides. */
   interrupt(playedMs?: number): Promise<Interrupted>;
   close(): Promise<void>;

@@ -190,11 +190,15 @@ export class SpeechStream {
     return { done: true, value: undefined };
   }
 
-  /** Reports how much of the utterance of the last chunk was played, in place of the clock. */
-  async played(playedMs) {
+  /**
+   * Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was heard in it
+   * because audio was missing.
+   */
+  async played(playedMs, gapMs) {
     this.#reportsItself = true;
     const socket = await this.#opened;
-    socket.send("playback.ack", { utterance: this.#utterance, played_ms: Math.round(playedMs) });
+    const gap = gapMs === undefined ? {} : { gap_ms: Math.round(gapMs) };
+    socket.send("playback.ack", { utterance: this.#utterance, played_ms: Math.round(playedMs), ...gap });
   }
 
   /** Ends the speech, and tells what was heard of it. Without `playedMs` the last report decides. */

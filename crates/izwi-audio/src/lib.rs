@@ -9,6 +9,7 @@ pub mod encode;
 pub mod pcm;
 pub mod pcm_input;
 pub mod resample;
+pub mod stretch;
 pub mod vad;
 
 pub use encode::wav;

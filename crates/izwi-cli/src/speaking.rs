@@ -38,7 +38,7 @@ struct Report {
     /// The same text with this seed gives the same bytes.
     seed: u64,
     finish_reason: &'static str,
-    /// What the model says otherwise than it is written.
+    /// What the model says otherwise than it is written, and silence that was heard.
     warnings: Vec<String>,
 }
 
@@ -96,7 +96,10 @@ impl Speaking<'_> {
             (None, Target::File(..) | Target::None) => {}
         }
         match (live.playing, &self.player) {
-            (Some(mut playing), _) => interrupt.guard(playing.finish()).await?,
+            (Some(mut playing), _) => {
+                interrupt.guard(playing.finish()).await?;
+                warnings.extend(gap(playing.missed().unwrap_or_default()));
+            }
             (None, Some(player)) => {
                 player.play_samples(&speech.samples, speech.sample_rate_hz, &mut interrupt).await?;
             }
@@ -170,6 +173,16 @@ impl Speaking<'_> {
         output::status(&format!("{}: {seconds:.2} s, RTF {:.3}{first}", self.target.label(), stats.rtf()));
         Ok(())
     }
+}
+
+/// A warning of silence that was heard where audio came too late.
+fn gap(missed: Duration) -> Option<String> {
+    let ms = missed.as_millis();
+    (ms > 0).then(|| {
+        let sentence = format!("{ms} ms of silence were heard: the audio was not generated in time");
+        output::status(&format!("warning: {sentence}"));
+        sentence
+    })
 }
 
 /// Receivers of audio while it is generated.

@@ -1,27 +1,26 @@
-//! Speak one sentence into a WAV file. Needs the default model: `izwi list` names it, `izwi pull` fetches it.
+//! Speak one sentence into a WAV file. Needs the model LFM2-Audio: `izwi pull lfm2-audio-1.5b` fetches it.
+#![allow(clippy::print_stdout, reason = "an example prints its result")]
 
-use std::path::Path;
-
+use anyhow::Result;
+use izwi_audio::wav::write_file as save_wav;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let engine = Engine::new(EngineCoreConfig::default())?;
-    let output = engine.generate(EngineCoreRequest::tts("Hello from Izwi!")).await?;
+async fn main() -> Result<()> {
+    // Initialize engine
+    let config = EngineCoreConfig::for_lfm2();
+    let engine = Engine::new(config)?;
 
-    let path = Path::new("output.wav");
-    izwi_audio::wav::write_file(path, &output.audio.samples, output.audio.sample_rate)?;
-    print(&format!(
-        "{} samples in {:.2} s (RTF {:.3}) -> {}",
-        output.audio.samples.len(),
-        output.generation_time.as_secs_f32(),
-        output.rtf(),
-        path.display()
-    ));
+    // Create request
+    let request = EngineCoreRequest::tts("Hello from Izwi!").with_voice("us_female");
+
+    // Generate
+    let output = engine.generate(request).await?;
+
+    // Save to file
+    save_wav("output.wav", &output.audio.samples, output.audio.sample_rate)?;
+
+    println!("Generated audio in {:.2}s (RTF: {:.3})", output.generation_time.as_secs_f32(), output.rtf());
+
     Ok(())
-}
-
-#[allow(clippy::print_stdout, reason = "an example prints its result")]
-fn print(line: &str) {
-    println!("{line}");
 }

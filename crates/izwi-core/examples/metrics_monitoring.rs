@@ -1,47 +1,43 @@
-//! Watch the engine's numbers while it works. Needs the default model.
+//! Watch the engine's numbers while it works, and sum them up. Needs the model LFM2-Audio: `izwi pull lfm2-audio-1.5b`
+//! fetches it.
+#![allow(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use izwi_core::engine::metrics::BenchmarkResult;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 
-const REQUESTS: usize = 12;
-
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let engine = Engine::new(EngineCoreConfig::default())?;
-    let monitor = tokio::spawn({
-        let engine = engine.clone();
-        async move {
-            loop {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                let metrics = engine.metrics().await;
-                print(&format!(
-                    "requests {}, RTF {:.3}, p99 {:.1} ms, {:.1} tokens/s",
-                    metrics.total_requests,
-                    metrics.avg_rtf,
-                    metrics.p99_latency_ms,
-                    metrics.avg_tokens_per_sec
-                ));
-            }
+async fn main() -> Result<()> {
+    let engine = Engine::new(EngineCoreConfig::for_lfm2())?;
+
+    // Start monitoring task
+    let engine_clone = engine.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+
+            let metrics = engine_clone.metrics().await;
+            println!("=== Metrics ===");
+            println!("Requests: {}", metrics.total_requests);
+            println!("Avg RTF: {:.3}", metrics.avg_rtf);
+            println!("p99 Latency: {:.1}ms", metrics.p99_latency_ms);
+            println!("Throughput: {:.1} tokens/sec", metrics.avg_tokens_per_sec);
         }
     });
 
+    // Process requests
+    let num_requests = 3;
     let start = Instant::now();
-    for number in 1..=REQUESTS {
+    for number in 1..=num_requests {
         engine.generate(EngineCoreRequest::tts(format!("This is request number {number}."))).await?;
     }
-    monitor.abort();
-    let (seconds, metrics) = (start.elapsed().as_secs_f64(), engine.metrics().await);
-    print(&format!(
-        "{REQUESTS} requests in {seconds:.2} s: p50 {:.1} ms, p90 {:.1} ms, {:.1} s of audio",
-        metrics.p50_latency_ms,
-        metrics.p90_latency_ms,
-        metrics.total_audio.as_secs_f64()
-    ));
-    Ok(())
-}
+    let duration = start.elapsed();
+    let snapshot = engine.metrics().await;
 
-#[allow(clippy::print_stdout, reason = "an example prints its result")]
-fn print(line: &str) {
-    println!("{line}");
+    let result = BenchmarkResult::new("TTS Benchmark", num_requests, duration, snapshot);
+
+    println!("{}", result.summary());
+    Ok(())
 }

@@ -1,29 +1,28 @@
 //! Receive audio in 200 ms chunks while it is being made. Needs the default model.
+#![allow(clippy::print_stdout, reason = "an example prints its result")]
 
+use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> Result<()> {
     let engine = Engine::new(EngineCoreConfig::default())?;
-    let text = "This is a longer text that will be streamed. Its second sentence is computed while you hear the first.";
-    let (_, mut chunks) = engine.generate_streaming(EngineCoreRequest::tts(text)).await?;
+    let request = EngineCoreRequest::tts("This is a longer text that will be streamed.").with_streaming(true);
 
-    while let Some(chunk) = chunks.recv().await {
-        print(&format!(
-            "chunk {}: {} samples from {}",
-            chunk.sequence,
-            chunk.samples.len(),
-            chunk.sample_offset
-        ));
+    let (request_id, mut rx) = engine.generate_streaming(request).await?;
+    println!("Streaming {request_id}");
+
+    while let Some(chunk) = rx.recv().await {
+        println!("Received chunk {}: {} samples", chunk.sequence, chunk.samples.len());
+
         if let Some(stats) = chunk.stats {
-            let ttfa = stats.time_to_first_audio.unwrap_or_default();
-            print(&format!("first audio after {:.1} ms, RTF {:.3}", ttfa.as_secs_f64() * 1e3, stats.rtf()));
+            let first_audio = stats.time_to_first_audio.unwrap_or_default();
+            println!("First audio after {:.1} ms, RTF {:.3}", first_audio.as_secs_f64() * 1e3, stats.rtf());
+        }
+        if chunk.is_final {
+            println!("Final chunk received");
+            break;
         }
     }
     Ok(())
-}
-
-#[allow(clippy::print_stdout, reason = "an example prints its result")]
-fn print(line: &str) {
-    println!("{line}");
 }

@@ -10,7 +10,7 @@ use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
-    RequestId, SamplingParams, StreamingOutput,
+    RequestId, StreamingOutput,
 };
 
 use crate::soon;
@@ -219,16 +219,7 @@ async fn requests_that_cannot_be_are_refused_by_field() {
         ("voice", EngineCoreRequest::tts(TEXT).with_voice("nobody")),
         ("speed", with(GenerationParams { speed: 9.0, ..default() })),
         ("speed", with(GenerationParams { speed: f32::NAN, ..default() })),
-        (
-            "temperature",
-            with(GenerationParams {
-                sampling: SamplingParams {
-                    temperature: f32::INFINITY,
-                    ..GenerationParams::default().sampling
-                },
-                ..default()
-            }),
-        ),
+        ("temperature", with(GenerationParams { temperature: f32::INFINITY, ..default() })),
         ("max_tokens", with(GenerationParams { max_tokens: 0, ..default() })),
         ("chunk_samples", EngineCoreRequest::tts(TEXT).with_chunk_samples(0)),
     ];

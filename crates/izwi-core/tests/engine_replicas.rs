@@ -9,7 +9,7 @@ use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{CostCurve, Fault, SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
     Conversation, DeviceArbiter, Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState,
-    GenerationParams, Message, ModelExecutor, ReplicaStatus, RequestId,
+    GenerationParams, Message, ModelExecutor, PlaybackReport, ReplicaStatus, RequestId,
 };
 use tokio::time::{Instant, sleep};
 
@@ -260,7 +260,7 @@ async fn commands_find_their_request_on_any_replica() {
     let numbers: Vec<_> = engine.status().streams.iter().map(|(id, _)| id.0).collect();
     assert_eq!(numbers.len(), numbers.iter().collect::<std::collections::HashSet<_>>().len(), "{numbers:?}");
     for (id, _) in &streams {
-        engine.playback_ack(id, ms(1)).unwrap();
+        engine.playback_ack(id, PlaybackReport { played: ms(1), silence: None }).unwrap();
         assert!(engine.abort_request(id).await.unwrap(), "{id}");
         assert!(!engine.abort_request(id).await.unwrap(), "{id} is over");
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
-    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, GenerationParams, ReferenceAudio,
-    SamplingParams, VoiceInput,
+    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, GenerationParams, ReferenceAudio, VoiceInput,
 };
 
 fn engine_with(config: EngineCoreConfig, model: SimulatedModel) -> Engine {
@@ -57,14 +56,8 @@ async fn a_voice_of_a_recording_sounds_the_same_as_its_pack_and_unlike_others() 
         request().with_streams_text(false),
         request().with_instructions("softly"),
         request().with_language("de"),
-        request().with_params(GenerationParams {
-            sampling: SamplingParams { top_k: 3, ..params.sampling },
-            ..params.clone()
-        }),
-        request().with_params(GenerationParams {
-            sampling: SamplingParams { repetition_penalty: 1.2, ..params.sampling },
-            ..params.clone()
-        }),
+        request().with_params(GenerationParams { top_k: 3, ..params.clone() }),
+        request().with_params(GenerationParams { repetition_penalty: 1.2, ..params.clone() }),
     ] {
         assert_ne!(spoken(request.clone()).await, own, "{request:?}");
     }

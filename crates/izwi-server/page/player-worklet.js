@@ -1,17 +1,19 @@
-// The audio thread of the player: plays samples as they arrive and counts what was played and where nothing was there.
+// The audio thread of the player: plays samples as they arrive, a little slower while few wait, and counts what was played and
+// where nothing was there.
+
+import { Stretcher } from "./stretch.js";
 
 class PlayerProcessor extends AudioWorkletProcessor {
   constructor() {
     super();
     this.clear();
-    this.tapped = false;
+    this.tapped = this.exact = false;
     this.quanta = 0;
     this.closed = false;
     this.port.onmessage = ({ data }) => {
       if (data.samples) {
         if (this.hold === null) this.hold = Math.round((data.holdMs / 1000) * sampleRate);
-        this.queue.push(data.samples);
-        this.waiting += data.samples.length;
+        this.stretcher.push(data.samples);
       } else if (data.type === "end") this.ended = true;
       else if (data.type === "now") {
         this.hold = 0;
@@ -21,12 +23,13 @@ class PlayerProcessor extends AudioWorkletProcessor {
         this.clear();
         this.port.postMessage({ type: "cleared" });
       } else if (data.type === "tap") this.tapped = true;
+      else if (data.type === "exact") this.exact = true;
       else if (data.type === "close") this.closed = true;
     };
   }
 
   clear() {
-    Object.assign(this, { queue: [], at: 0, waiting: 0, played: 0, hold: null, ended: false, told: false });
+    Object.assign(this, { stretcher: new Stretcher(sampleRate), hold: null, ended: false, told: false });
     Object.assign(this, { underruns: 0, silent: 0, dry: false, toldHold: 0 });
   }
 
@@ -40,38 +43,27 @@ class PlayerProcessor extends AudioWorkletProcessor {
 
   process(_inputs, [[output]]) {
     let filled = 0;
-    const wasFirst = this.played === 0;
+    const wasFirst = this.stretcher.played === 0;
     // The head start that the server asked for, counted from the first audio.
     if (this.hold > 0) {
       // All has arrived: there is nothing to wait for.
       this.hold = this.ended ? 0 : this.hold - output.length;
       this.tellHold();
-    } else
-      while (filled < output.length && this.queue.length) {
-        const [piece] = this.queue;
-        const count = Math.min(piece.length - this.at, output.length - filled);
-        output.set(piece.subarray(this.at, this.at + count), filled);
-        filled += count;
-        this.at += count;
-        if (this.at === piece.length) {
-          this.queue.shift();
-          this.at = 0;
-        }
-      }
-    this.played += filled;
-    this.waiting -= filled;
+    } else filled = this.stretcher.pull(output, !this.ended && !this.exact);
+    const { played, added, waiting } = this.stretcher;
     if (this.tapped && filled) this.port.postMessage({ type: "tap", samples: output.slice(0, filled) });
-    if (filled < output.length && this.played && !this.ended) {
+    if (filled < output.length && played && !this.ended) {
       this.underruns += this.dry ? 0 : 1;
       this.dry = true;
       this.silent += output.length - filled;
     } else if (filled) this.dry = false;
-    const isDone = this.ended && !this.queue.length && !this.told;
+    const isDone = this.ended && !waiting && !this.told;
     if (isDone) this.told = true;
     this.quanta += 1;
-    if (isDone || (wasFirst && filled) || (this.quanta % 4 === 0 && this.played && !this.told)) {
-      const { played, underruns, waiting } = this;
-      this.port.postMessage({ type: isDone ? "done" : "played", played, underruns, waiting, silentMs: (this.silent / sampleRate) * 1000 });
+    if (isDone || (wasFirst && filled) || (this.quanta % 4 === 0 && played && !this.told)) {
+      const { underruns } = this;
+      const [silentMs, addedMs] = [this.silent, added].map((samples) => (samples / sampleRate) * 1000);
+      this.port.postMessage({ type: isDone ? "done" : "played", played, underruns, waiting, silentMs, addedMs });
     }
     return !this.closed;
   }

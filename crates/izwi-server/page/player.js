@@ -6,6 +6,8 @@ export const RATE = 24_000;
 export class Player {
   // Set by a test: receives the samples that were played.
   static tap = null;
+  // Set by a test: plays the samples as they are, however few wait.
+  static exact = false;
   static #shared = null;
 
   #node;
@@ -33,18 +35,21 @@ export class Player {
     this.played = 0;
     this.underruns = 0;
     this.silentMs = 0;
+    this.addedMs = 0;
     this.onplayed = this.ondone = this.onholding = () => {};
     // Messages of what was dropped are not counted.
     this.epoch = 0;
     let heard = 0;
     if (Player.tap) this.#node.port.postMessage({ type: "tap" });
+    if (Player.exact) this.#node.port.postMessage({ type: "exact" });
     this.#node.port.onmessage = ({ data }) => {
       if (data.type === "cleared") heard += 1;
       else if (heard !== this.epoch) return;
       else if (data.type === "tap") Player.tap?.(data.samples);
       else if (data.type === "holding") this.onholding(data.leftMs);
       else {
-        Object.assign(this, { played: data.played, underruns: data.underruns, silentMs: data.silentMs });
+        const { played, underruns, silentMs, addedMs } = data;
+        Object.assign(this, { played, underruns, silentMs, addedMs });
         this.onplayed();
         if (data.type === "done") this.ondone();
       }
@@ -69,7 +74,7 @@ export class Player {
   // Falls silent and forgets what was not played.
   clear() {
     this.epoch += 1;
-    this.played = this.underruns = this.silentMs = 0;
+    this.played = this.underruns = this.silentMs = this.addedMs = 0;
     this.#node.port.postMessage({ type: "clear" });
   }
 

@@ -49,10 +49,17 @@ export async function speak(config, on) {
     for (const [number, { from }] of state.utterances) if (from < player.played || from === 0) found = { number, from };
     return found && { utterance: found.number, played_ms: Math.max(0, Math.round(((player.played - found.from) / RATE) * 1000)) };
   };
+  // The same, and the silence that was heard within it.
+  const report = () => {
+    const members = playing();
+    const utterance = state.utterances.get(members.utterance);
+    utterance.silentMs ??= members.utterance === 0 ? 0 : player.silentMs;
+    return { ...members, gap_ms: Math.round(player.silentMs - utterance.silentMs) };
+  };
   const acks = setInterval(() => {
     if (player.played > state.acked) {
       state.acked = player.played;
-      send("playback.ack", playing());
+      send("playback.ack", report());
     } else send("ping");
   }, ACK_MS);
 

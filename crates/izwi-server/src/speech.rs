@@ -231,7 +231,7 @@ impl ResolvedSpeechOptions {
 
 /// Refuses values that no request can have, before the first one.
 pub(crate) fn check_sampling(params: &GenerationParams) -> Result<(), ApiError> {
-    params.sampling.check().map_err(|error| ApiError::invalid(error.param, error.message))?;
+    params.sampling().check().map_err(|error| ApiError::invalid(error.param, error.message))?;
     if params.max_tokens == 0 {
         return Err(ApiError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
     }

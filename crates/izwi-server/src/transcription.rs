@@ -69,7 +69,7 @@ impl CheckedRequest {
         }
         Ok(EngineCoreRequest::asr(recording.audio)
             .with_transcription(self.options.clone())
-            .with_streamed(self.stream)
+            .with_streaming(self.stream)
             .with_priority(self.priority))
     }
 

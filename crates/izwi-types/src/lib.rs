@@ -34,7 +34,7 @@ pub use model_info::ModelInfo;
 pub use option_row::{ListLimits, OptionFlag, OptionRow, OptionValue};
 pub use part_times::PartTimes;
 pub use precision::Precision;
-pub use sampling::{SamplingParams, SpeechOptions, check_finite};
+pub use sampling::{GenerationParams, SamplingParams, SpeechOptions, check_finite};
 pub use suggest::{similar, suggest};
 pub use task::Task;
 pub use text_boundary::stable_end;

@@ -1,4 +1,4 @@
-//! Sampling parameters, and the options of a speech request that set them.
+//! Sampling parameters, the parameters of a generation that have them, and the options of a speech request that set both.
 //!
 //! A sampling parameter is one row of the table below.
 
@@ -35,15 +35,45 @@ macro_rules! sampling_params {
             $($(#[$doc])* pub $name: Option<$type>,)+
         }
 
-        impl SamplingParams {
-            /// Greedy sampling.
-            pub const GREEDY: Self = Self { $($name: $greedy,)+ };
+        /// Generation parameters of a request. A request without them uses the model's own.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct GenerationParams {
+            $($(#[$doc])* pub $name: $type,)+
+            /// The most tokens to generate.
+            pub max_tokens: usize,
+            /// Tempo of speech relative to the voice's own, 1.0 for unchanged.
+            pub speed: f32,
+            /// Seed of all randomness; `None` for a random seed.
+            pub seed: Option<u64>,
+        }
+
+        impl From<SamplingParams> for GenerationParams {
+            fn from(sampling: SamplingParams) -> Self {
+                Self { $($name: sampling.$name,)+ max_tokens: 2048, speed: 1.0, seed: None }
+            }
+        }
+
+        impl GenerationParams {
+            /// The sampling parameters among them.
+            pub fn sampling(&self) -> SamplingParams {
+                SamplingParams { $($name: self.$name,)+ }
+            }
 
             /// These parameters with the given options in their place.
             #[must_use]
-            pub fn with(self, options: &SpeechOptions) -> Self {
-                Self { $($name: options.$name.unwrap_or(self.$name),)+ }
+            pub fn with(&self, options: &SpeechOptions) -> Self {
+                Self {
+                    $($name: options.$name.unwrap_or(self.$name),)+
+                    max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
+                    speed: options.speed.unwrap_or(self.speed),
+                    seed: options.seed.or(self.seed),
+                }
             }
+        }
+
+        impl SamplingParams {
+            /// Greedy sampling.
+            pub const GREEDY: Self = Self { $($name: $greedy,)+ };
 
             /// Checks each value.
             ///
@@ -86,6 +116,12 @@ impl SamplingParams {
     }
 }
 
+impl Default for GenerationParams {
+    fn default() -> Self {
+        SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 50, ..SamplingParams::GREEDY }.into()
+    }
+}
+
 /// Refuses infinities and NaN.
 ///
 /// # Errors
@@ -105,9 +141,10 @@ mod tests {
     fn options_replace_defaults_and_values_out_of_range_are_refused() {
         let options = SpeechOptions { top_k: Some(7), temperature: Some(9.0), ..SpeechOptions::default() };
         assert!(options.sets_sampling() && !SpeechOptions::default().sets_sampling());
-        let params = SamplingParams { top_p: 0.5, ..SamplingParams::GREEDY }.with(&options);
-        assert_eq!((params.top_k, params.top_p, params.temperature), (7, 0.5, 9.0));
-        let error = params.check().unwrap_err();
+        let params =
+            GenerationParams { top_p: 0.5, seed: Some(3), ..SamplingParams::GREEDY.into() }.with(&options);
+        assert_eq!((params.top_k, params.top_p, params.temperature, params.seed), (7, 0.5, 9.0, Some(3)));
+        let error = params.sampling().check().unwrap_err();
         assert_eq!(
             (error.param, &*error.message),
             ("temperature", "temperature is 9; it must be between 0 and 2")

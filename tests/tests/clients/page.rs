@@ -67,6 +67,11 @@ async fn the_page_asks_for_the_key() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_page_plays_more_slowly_while_little_waits() -> Result<()> {
+    check(&Setup::units("page-stretch").start().await?, "stretch", &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_page_makes_tries_and_deletes_a_voice() -> Result<()> {
     check(&Setup::cloner("page-cloner")?.start().await?, "voices", &["page-cloner"]).await
 }

@@ -58,7 +58,7 @@ test("text arrives in pieces from an async iterator", async () => {
 test("an interruption tells what was heard", async () => {
   const stream = speaker.stream(TEXT.repeat(20));
   const { value: chunk } = await stream.next();
-  await stream.played(50);
+  await stream.played(50, 0);
   const { played_ms, text_spoken, text_remaining } = await stream.interrupt(100);
   assert.equal(played_ms, 100);
   assert.ok(chunk.samples > 0 && text_remaining.length > text_spoken.length);

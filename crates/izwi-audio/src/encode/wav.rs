@@ -69,7 +69,8 @@ impl Encoder for WavEncoder {
 }
 
 /// Writes a whole file to `path`.
-pub fn write_file(path: &Path, samples: &[f32], sample_rate_hz: u32) -> Result<(), EncodeError> {
+pub fn write_file(path: impl AsRef<Path>, samples: &[f32], sample_rate_hz: u32) -> Result<(), EncodeError> {
+    let path = path.as_ref();
     let file = std::fs::File::create(path)
         .map_err(|source| EncodeError::Create { path: path.display().to_string(), source })?;
     WAV.write_all(samples, sample_rate_hz, &mut BufWriter::new(file))

@@ -2,7 +2,7 @@
 //!
 //! Samples pass between the device's thread and this program through a ring without locks. Knows no file and no format of one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use cpal::{
 };
 use izwi_audio::encode::{self, EncoderConfig};
 use izwi_audio::resample::Resampler;
+use izwi_audio::stretch::Stretcher;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::failure;
@@ -26,6 +27,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_STALL: Duration = Duration::from_secs(5);
 /// Added to the latency that the device tells, which leaves out its own buffer on some systems.
 const LATENCY_MARGIN: Duration = Duration::from_millis(50);
+/// Samples that are made at a time.
+const BLOCK: usize = 128;
 /// Channels of a device that get the sound; further ones are for other loudspeakers.
 const FRONT_CHANNELS: usize = 2;
 
@@ -43,6 +46,12 @@ struct Report {
     failure: Mutex<Option<String>>,
     /// From a sample's way to the device until it is heard.
     latency_us: AtomicU64,
+    /// Samples that the device took, each counted once.
+    played: AtomicU64,
+    /// Silent samples that it took between these, because none were there.
+    missed: AtomicU64,
+    /// Whether no samples follow those in the ring.
+    ended: AtomicBool,
 }
 
 impl Report {
@@ -125,21 +134,55 @@ struct Output<'a> {
 
 impl Output<'_> {
     fn start<T: SizedSample + FromSample<f32>>(self) -> Result<cpal::Stream, cpal::Error> {
-        let Self { device, config, mut source, report } = self;
+        let Self { device, config, source, report } = self;
         let channels = usize::from(config.channels()).max(1);
         let shared = Arc::clone(report);
+        let mut source = Source::new(source, config.sample_rate());
         let fill = move |out: &mut [T], info: &OutputCallbackInfo| {
             let times = info.timestamp();
             let latency = times.playback.duration_since(times.callback);
             shared.latency_us.store(latency.as_micros() as u64, Ordering::Relaxed);
-            for frame in out.chunks_mut(channels) {
-                let sample = source.pop().unwrap_or(0.0);
-                for (channel, out) in frame.iter_mut().enumerate() {
-                    *out = T::from_sample(if channel < FRONT_CHANNELS { sample } else { 0.0 });
+            for frames in out.chunks_mut(channels * BLOCK) {
+                let mut block = [0.0; BLOCK];
+                let block = &mut block[..frames.len().div_ceil(channels)];
+                source.fill(block, &shared);
+                for (frame, sample) in frames.chunks_mut(channels).zip(block) {
+                    for (channel, out) in frame.iter_mut().enumerate() {
+                        *out = T::from_sample(if channel < FRONT_CHANNELS { *sample } else { 0.0 });
+                    }
                 }
             }
         };
         device.build_output_stream(config.into(), fill, Arc::clone(report).on_error(), None)
+    }
+}
+
+/// The ring as the device reads it: more slowly while little is in it.
+struct Source {
+    ring: Consumer<f32>,
+    stretcher: Stretcher,
+}
+
+impl Source {
+    fn new(ring: Consumer<f32>, rate_hz: u32) -> Self {
+        Self { ring, stretcher: Stretcher::new(rate_hz) }
+    }
+
+    /// Fills `out` with what is next, then with silence, and reports what that was. Neither waits nor allocates.
+    fn fill(&mut self, out: &mut [f32], report: &Report) {
+        // Before the ring is read: nothing follows what is in it then.
+        let has_ended = report.ended.load(Ordering::Acquire);
+        let wanted = (out.len() + self.stretcher.lookahead()).saturating_sub(self.stretcher.waiting());
+        if let Ok(chunk) = self.ring.read_chunk(wanted.min(self.ring.slots())) {
+            self.stretcher.push(chunk);
+        }
+        let behind = (!has_ended).then(|| self.ring.slots());
+        let count = self.stretcher.pull(out, behind);
+        out[count..].fill(0.0);
+        if !has_ended && self.stretcher.played() > 0 {
+            report.missed.fetch_add((out.len() - count) as u64, Ordering::Relaxed);
+        }
+        report.played.store(self.stretcher.played(), Ordering::Release);
     }
 }
 
@@ -168,6 +211,8 @@ impl std::fmt::Debug for SpeakerStream {
 impl SpeakerStream {
     /// Plays more samples; waits while the ring is full.
     pub(super) async fn write(&mut self, samples: &[f32]) -> Result<()> {
+        // The end of what was played before may have been awaited.
+        self.report.ended.store(false, Ordering::Release);
         self.resampler.push(samples, &mut self.waiting)?;
         self.send().await
     }
@@ -179,10 +224,11 @@ impl SpeakerStream {
             self.ended = true;
         }
         self.send().await?;
+        self.report.ended.store(true, Ordering::Release);
         let mut stall = Stall::new();
-        while self.plays && self.samples.slots() < self.samples.buffer().capacity() {
+        while self.plays && self.played() < self.sent {
             self.report.check(SPEAKER)?;
-            stall.wait(self.samples.slots()).await?;
+            stall.wait(self.played() as usize).await?;
         }
         tokio::time::sleep(self.latency() + LATENCY_MARGIN).await;
         Ok(())
@@ -190,9 +236,20 @@ impl SpeakerStream {
 
     /// The audio that was heard so far.
     pub(super) fn heard(&self) -> Duration {
-        let ring = self.samples.buffer().capacity() - self.samples.slots();
-        let taken = self.sent.saturating_sub(ring as u64);
-        Duration::from_secs_f64(taken as f64 / f64::from(self.device_hz)).saturating_sub(self.latency())
+        self.duration(self.played()).saturating_sub(self.latency())
+    }
+
+    /// The silence that was heard between audio, because none was there.
+    pub(super) fn missed(&self) -> Duration {
+        self.duration(self.report.missed.load(Ordering::Relaxed))
+    }
+
+    fn played(&self) -> u64 {
+        self.report.played.load(Ordering::Acquire)
+    }
+
+    fn duration(&self, samples: u64) -> Duration {
+        Duration::from_secs_f64(samples as f64 / f64::from(self.device_hz))
     }
 
     fn latency(&self) -> Duration {
@@ -323,5 +380,69 @@ impl Input<'_> {
             }
         };
         device.build_input_stream(config.into(), take, Arc::clone(report).on_error(), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE_HZ: u32 = 48_000;
+
+    fn sine(samples: usize) -> Vec<f32> {
+        (0..samples).map(|n| 0.5 * (n as f32 * 0.02).sin()).collect()
+    }
+
+    /// What the device is given of `samples` that come in `pieces`, with the report of it.
+    fn play(samples: &[f32], piece: usize) -> (Vec<f32>, Report) {
+        let (mut ring, source) = RingBuffer::new(RING_S * RATE_HZ as usize);
+        let (mut source, report) = (Source::new(source, RATE_HZ), Report::default());
+        let mut played = Vec::new();
+        let mut block = [0.0; BLOCK];
+        let mut sent = 0;
+        for piece in samples.chunks(piece) {
+            for &sample in piece {
+                ring.push(sample).unwrap();
+            }
+            sent += piece.len();
+            report.ended.store(sent == samples.len(), Ordering::Release);
+            for _ in 0..piece.len() / BLOCK {
+                source.fill(&mut block, &report);
+                played.extend_from_slice(&block);
+            }
+        }
+        while report.played.load(Ordering::Acquire) < samples.len() as u64 {
+            source.fill(&mut block, &report);
+            played.extend_from_slice(&block);
+        }
+        (played, report)
+    }
+
+    #[test]
+    fn what_has_arrived_whole_is_played_as_it_is() {
+        let samples = sine(BLOCK * 1_000);
+        let (played, report) = play(&samples, samples.len());
+        assert!(played == samples);
+        assert_eq!(report.missed.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_comes_as_it_is_played_is_played_more_slowly_and_silence_is_counted() {
+        let samples = sine(BLOCK * 1_000);
+        let (played, report) = play(&samples, BLOCK * 75);
+        let added = played.len() - samples.len();
+        assert!((4_000..samples.len() / 10).contains(&added), "{added}");
+        assert_eq!(report.missed.load(Ordering::Relaxed), 0);
+
+        let (mut ring, source) = RingBuffer::new(RING_S * RATE_HZ as usize);
+        let (mut source, report) = (Source::new(source, RATE_HZ), Report::default());
+        let mut block = [1.0; BLOCK];
+        source.fill(&mut block, &report);
+        assert_eq!((block[0], report.missed.load(Ordering::Relaxed)), (0.0, 0), "nothing has begun");
+        ring.push(0.5).unwrap();
+        source.fill(&mut block, &report);
+        source.fill(&mut block, &report);
+        assert_eq!(report.missed.load(Ordering::Relaxed), 2 * BLOCK as u64 - 1);
+        assert_eq!(report.played.load(Ordering::Acquire), 1);
     }
 }

@@ -151,6 +151,14 @@ impl Playing {
         };
         heard.min(written)
     }
+
+    /// The silence that was heard where audio came too late; of a program it is not known.
+    pub(crate) fn missed(&self) -> Option<Duration> {
+        match &self.stream {
+            Stream::Device(stream) => Some(stream.missed()),
+            Stream::Program(_) => None,
+        }
+    }
 }
 
 /// The microphone of this machine. Dropping it stops it.

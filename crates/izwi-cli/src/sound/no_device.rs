@@ -37,6 +37,10 @@ impl SpeakerStream {
         match self.0 {}
     }
 
+    pub(super) fn missed(&self) -> Duration {
+        match self.0 {}
+    }
+
     pub(super) async fn finish(&mut self) -> Result<()> {
         match self.0 {}
     }

@@ -17,6 +17,43 @@ pub const DEFAULT_MODEL: &str = "hibari";
 pub const DEFAULT_ASR_MODEL: &str = "whisper-base";
 
 /// Settings of an engine.
+///
+/// ```
+/// use izwi_core::engine::{EngineCoreConfig, SchedulingPolicy};
+///
+/// // For LFM2-Audio
+/// let config = EngineCoreConfig::for_lfm2();
+/// # config.validate()?;
+///
+/// // For Qwen3-TTS
+/// let config = EngineCoreConfig::for_qwen3_tts();
+/// # config.validate()?;
+///
+/// // Custom
+/// let config = EngineCoreConfig {
+///     max_batch_size: 16,
+///     scheduling_policy: SchedulingPolicy::Priority,
+///     ..Default::default()
+/// };
+/// # config.validate()?;
+///
+/// // Where requests wait because the KV cache is full
+/// let config = EngineCoreConfig {
+///     max_blocks: 2048,  // Double the default
+///     enable_preemption: true,
+///     ..Default::default()
+/// };
+/// # config.validate()?;
+///
+/// // Where speech is generated slower than it plays
+/// let config = EngineCoreConfig {
+///     max_batch_size: 4,
+///     max_tokens_per_step: 256,
+///     ..Default::default()
+/// };
+/// # config.validate()?;
+/// # Ok::<(), izwi_core::engine::EngineError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineCoreConfig {
     /// Model id, as `izwi list` shows it.

@@ -20,8 +20,8 @@ pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
 pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised, words_of};
 pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
-    AudioProgress, DeviceChoice, Input, InputError, ModelInfo, PartTimes, Precision, Prepared, StepOutput,
-    TextProgress, Voice, VoiceRecording,
+    AudioProgress, DeviceChoice, GenerationParams, Input, InputError, ModelInfo, PartTimes, Precision,
+    Prepared, StepOutput, TextProgress, Voice, VoiceRecording,
 };
 
 pub use placement::cpu_memory;
@@ -31,7 +31,7 @@ use super::config::EngineCoreConfig;
 use super::error::{EngineError, Result};
 use super::qos::cost::StepShape;
 use super::scheduler::ScheduleResult;
-use super::types::{GenerationParams, SequenceId};
+use super::types::SequenceId;
 
 /// Static facts about an executor and its model.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +61,7 @@ pub struct ExecutorProfile {
 impl ExecutorProfile {
     /// Parameters of a request that sets none: the model's own sampling, otherwise the engine's defaults.
     pub fn default_params(&self) -> GenerationParams {
-        GenerationParams { sampling: self.info.sampling, ..GenerationParams::default() }
+        self.info.sampling.into()
     }
 }
 

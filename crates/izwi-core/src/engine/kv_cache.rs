@@ -98,6 +98,30 @@ struct Block {
 }
 
 /// Block accounting of the KV pool.
+///
+/// ```
+/// # use izwi_core::engine::blocks::BlockGeometry;
+/// # use izwi_core::engine::kv_cache::{KVCacheManager, OutOfBlocks};
+/// # use izwi_core::engine::SequenceId;
+/// # let geometry = BlockGeometry { num_blocks: 1024, block_size: 16 };
+/// # let mut kv_cache = KVCacheManager::new(geometry, 0, false);
+/// # let (a, b, c) = (SequenceId(0), SequenceId(1), SequenceId(2));
+/// // Sequence A needs 3 blocks of 16 positions
+/// let blocks_a = kv_cache.extend(a, 48)?;
+/// assert_eq!(blocks_a, [0, 1, 2]);
+///
+/// // Sequence B needs 2 blocks
+/// let blocks_b = kv_cache.extend(b, 32)?;
+/// assert_eq!(blocks_b, [3, 4]);
+///
+/// // Sequence A finishes
+/// kv_cache.free(a);
+///
+/// // Sequence C needs 1 block: the most recently freed
+/// let blocks_c = kv_cache.extend(c, 16)?;
+/// assert_eq!(blocks_c, [0]);
+/// # Ok::<(), OutOfBlocks>(())
+/// ```
 #[derive(Debug)]
 pub struct KVCacheManager {
     geometry: BlockGeometry,

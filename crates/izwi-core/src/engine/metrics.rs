@@ -2,6 +2,8 @@
 //!
 //! The only file with metric macros. Names, labels and buckets are part of the public interface.
 
+mod benchmark;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +19,8 @@ use super::qos::playback::Underrun;
 use super::scheduler::ScheduleResult;
 use super::types::{FinishReason, RequestStats, rtf};
 use izwi_types::Task;
+
+pub use benchmark::{BenchmarkResult, RequestTimer};
 
 /// Requests in the rolling window.
 const WINDOW: usize = 1_000;
@@ -303,7 +307,7 @@ impl MetricsCollector {
     }
 
     /// Adds one request that was generated whole to the window and the totals.
-    pub fn record_request(&mut self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
+    pub fn record_request(&self, latency: Duration, tokens_generated: u64, audio_duration: Duration) {
         let (finished_at, tokens, audio) = (Instant::now(), tokens_generated, audio_duration);
         self.totals().record(Sample { finished_at, latency, tokens, audio });
     }
@@ -314,7 +318,7 @@ impl MetricsCollector {
     }
 
     /// Resets everything but the Prometheus series.
-    pub fn reset(&mut self) {
+    pub fn reset(&self) {
         *self.totals() = Totals::new();
     }
 
@@ -482,7 +486,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_nearest_rank_over_the_window() {
-        let mut metrics = MetricsCollector::new("m");
+        let metrics = MetricsCollector::new("m");
         for ms in 1..=100u64 {
             metrics.record_request(Duration::from_millis(ms), 10, Duration::from_millis(2 * ms));
         }
@@ -526,7 +530,7 @@ mod tests {
 
     #[test]
     fn the_window_rolls_and_totals_stay() {
-        let mut metrics = MetricsCollector::new("m");
+        let metrics = MetricsCollector::new("m");
         for _ in 0..WINDOW {
             metrics.record_request(Duration::from_secs(9), 1, Duration::ZERO);
         }

@@ -25,7 +25,7 @@ mod start;
 mod tests;
 pub mod types;
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub use core::{EngineState, EngineStatus};
 pub use error::{EngineError, RemoteError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor, Said, Writer, WriterOptions, words_of};
 pub use izwi_types::{
-    DeviceChoice, Emission, LiveWindow, Message, Precision, SamplingParams, Segment, SpeechOptions,
-    SpokenWord, Task, Transcript, TranscriptionOptions, Turn, Voice, Word,
+    DeviceChoice, Emission, GenerationParams, LiveWindow, Message, Precision, SamplingParams, Segment,
+    SpeechOptions, SpokenWord, Task, Transcript, TranscriptionOptions, Turn, Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::MetricsSnapshot;
@@ -51,7 +51,7 @@ pub use request::{
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{
-    AudioOutput, EngineOutput, FinishReason, GenerationParams, Prediction, Priority, RequestId, RequestStats,
+    AudioOutput, EngineOutput, FinishReason, PlaybackReport, Prediction, Priority, RequestId, RequestStats,
     SequenceId, StreamingOutput,
 };
 
@@ -73,6 +73,71 @@ use request::{Abandoned, AudioIntake, RequestProcessor};
 ///
 /// A new engine only queues requests. [`Engine::generate`], [`Engine::generate_streaming`] and [`Engine::run`] start the
 /// step loop; [`Engine::step`] runs one step.
+///
+/// An engine that runs in the background:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+/// # use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
+/// # #[tokio::main]
+/// # async fn main() -> izwi_core::engine::Result<()> {
+/// # let config = EngineCoreConfig::default();
+/// # let executor = SimulatedExecutor::new(&config, SimulatedModel::default());
+/// # let engine = Engine::with_executor(config, Box::new(executor))?;
+/// # let (request1, request2) = (EngineCoreRequest::tts("One."), EngineCoreRequest::tts("Two."));
+/// // Start engine in background
+/// let engine = Arc::new(engine);
+/// let engine_clone = engine.clone();
+///
+/// tokio::spawn(async move {
+///     engine_clone.run().await.unwrap();
+/// });
+///
+/// // Add requests
+/// engine.add_request(request1).await?;
+/// engine.add_request(request2).await?;
+///
+/// // Check scheduler state
+/// println!("Waiting: {}", engine.pending_requests().await);
+/// println!("Running: {}", engine.running_requests().await);
+///
+/// // Stop engine
+/// engine.stop();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// One that its owner steps, and what it tells of itself:
+///
+/// ```
+/// # use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+/// # use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
+/// # #[tokio::main]
+/// # async fn main() -> izwi_core::engine::Result<()> {
+/// # let config = EngineCoreConfig::default();
+/// # let executor = SimulatedExecutor::new(&config, SimulatedModel::default());
+/// # let engine = Engine::with_executor(config, Box::new(executor))?;
+/// # engine.add_request(EngineCoreRequest::tts("One.")).await?;
+/// loop {
+///     let outputs = engine.step().await?;
+///     println!("Step completed: {} outputs", outputs.len());
+/// #   if !outputs.is_empty() { break }
+/// }
+///
+/// let snapshot = engine.metrics().await;
+/// println!("Average RTF: {:.3}", snapshot.avg_rtf);
+/// println!("p99 Latency: {:.1}ms", snapshot.p99_latency_ms);
+/// println!("Throughput: {:.1} tokens/sec", snapshot.avg_tokens_per_sec);
+/// println!("{:#?}", snapshot);
+/// # assert_eq!(snapshot.total_requests, 1);
+///
+/// let stats = engine.kv_cache_stats();
+/// println!("Memory used: {} MB", stats.memory_used_bytes / 1_000_000);
+/// println!("Utilization: {:.1}%", stats.utilization() * 100.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Engine {
     commands: mpsc::UnboundedSender<Command>,
@@ -197,13 +262,13 @@ impl Engine {
         self.ask(|reply| Command::Abort(id.clone(), AbortCause::Interrupt, reply)).await
     }
 
-    /// Corrects the playback clock of a stream: its client has played `played` of the audio so far. Without effect on a
-    /// request that has ended.
+    /// Corrects the playback clock of a stream, and counts the gaps that its client tells. Without effect on a request that
+    /// has ended.
     ///
     /// # Errors
     /// The engine has stopped.
-    pub fn playback_ack(&self, id: &RequestId, played: Duration) -> Result<()> {
-        self.send(Command::PlaybackAck(id.clone(), played, Instant::now()))
+    pub fn playback_ack(&self, id: &RequestId, report: PlaybackReport) -> Result<()> {
+        self.send(Command::PlaybackAck(id.clone(), report, Instant::now()))
     }
 
     /// Makes a voice pack of a recording: a safetensors file, for [`VoiceInput::Pack`].
@@ -316,6 +381,16 @@ impl Engine {
     /// Statistics over the last 1,000 requests, and totals; zeros after the engine stopped.
     pub async fn metrics(&self) -> MetricsSnapshot {
         self.try_metrics().await.unwrap_or_default()
+    }
+
+    /// Requests waiting for admission. The future is ready at once.
+    pub fn pending_requests(&self) -> Ready<usize> {
+        ready(self.status().pending)
+    }
+
+    /// Requests running. The future is ready at once.
+    pub fn running_requests(&self) -> Ready<usize> {
+        ready(self.status().running)
     }
 
     /// Block accounting of the KV cache.

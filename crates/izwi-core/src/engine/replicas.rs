@@ -329,8 +329,8 @@ impl ReplicaRouter {
                 self.events.push(known.map(|known| Event::Aborted(reply, known)).boxed());
             }
             Command::InputGrew(id) => self.tell_all(|| Command::InputGrew(id.clone())),
-            Command::PlaybackAck(id, played, at) => {
-                self.tell_all(|| Command::PlaybackAck(id.clone(), played, at));
+            Command::PlaybackAck(id, report, at) => {
+                self.tell_all(|| Command::PlaybackAck(id.clone(), report, at));
             }
             Command::Step(reply) => {
                 let stepped = self.ask_all(Command::Step);

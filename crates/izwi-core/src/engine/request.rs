@@ -13,10 +13,10 @@ mod text_input;
 mod voice_input;
 mod written_text;
 
-use izwi_types::{LiveWindow, SpeechOptions, Task, TranscriptionOptions};
+use izwi_types::{GenerationParams, LiveWindow, SpeechOptions, Task, TranscriptionOptions};
 
 use super::conversation::Conversation;
-use super::types::{GenerationParams, Priority, RequestId};
+use super::types::{Priority, RequestId};
 
 pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
@@ -56,8 +56,9 @@ pub struct EngineCoreRequest {
     pub audio_stream: Option<AudioStream>,
     /// Options of a transcription.
     pub transcription: TranscriptionOptions,
-    /// Whether a transcript is delivered while it is made. It is then not searched for unless its options say so.
-    pub is_streamed: bool,
+    /// Whether the result is delivered while it is made. A transcript is then not searched for unless its options say so;
+    /// speech is the same either way.
+    pub streaming: bool,
     /// Set if the recording is a window of live audio: somebody waits for it, so it is no bulk work.
     pub window: Option<LiveWindow>,
     /// Options of a turn in a conversation.
@@ -91,7 +92,7 @@ impl EngineCoreRequest {
             audio_input: None,
             audio_stream: None,
             transcription: TranscriptionOptions::default(),
-            is_streamed: false,
+            streaming: false,
             window: None,
             chat: ChatOptions::default(),
             voice: None,
@@ -106,6 +107,18 @@ impl EngineCoreRequest {
     }
 
     /// Text to speech.
+    ///
+    /// ```
+    /// use izwi_core::engine::{EngineCoreRequest, GenerationParams};
+    ///
+    /// let request = EngineCoreRequest::tts("Hello, world!")
+    ///     .with_voice("us_female")
+    ///     .with_params(GenerationParams {
+    ///         temperature: 0.7,
+    ///         max_tokens: 2048,
+    ///         ..Default::default()
+    ///     });
+    /// ```
     pub fn tts(text: impl Into<String>) -> Self {
         Self { text: Some(text.into()), ..Self::new(Task::Tts) }
     }
@@ -117,7 +130,7 @@ impl EngineCoreRequest {
 
     /// Speech to text, of audio that arrives while it is transcribed.
     pub fn listen(audio: AudioStream) -> Self {
-        Self { audio_stream: Some(audio), is_streamed: true, ..Self::new(Task::Asr) }
+        Self { audio_stream: Some(audio), streaming: true, ..Self::new(Task::Asr) }
     }
 
     /// The times of the words of `text`, which is said in `audio`: a transcript of this text. Only for models that align
@@ -206,10 +219,10 @@ impl EngineCoreRequest {
         self
     }
 
-    /// Sets whether a transcript is delivered while it is made.
+    /// Sets whether the result is delivered while it is made, for [`Engine::generate_streaming`](super::Engine::generate_streaming).
     #[must_use]
-    pub fn with_streamed(mut self, is_streamed: bool) -> Self {
-        self.is_streamed = is_streamed;
+    pub fn with_streaming(mut self, streaming: bool) -> Self {
+        self.streaming = streaming;
         self
     }
 

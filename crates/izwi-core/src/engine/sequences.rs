@@ -28,7 +28,9 @@ use super::executor::NewSequenceData;
 use super::metrics::MetricsCollector;
 use super::request::{PreparedRequest, RequestInfo};
 use super::scheduler::Workload;
-use super::types::{EngineOutput, FinishReason, Prediction, RequestId, SequenceId, StreamingOutput};
+use super::types::{
+    EngineOutput, FinishReason, PlaybackReport, Prediction, RequestId, SequenceId, StreamingOutput,
+};
 
 /// Destination of a request's result.
 #[derive(Debug)]
@@ -317,16 +319,16 @@ impl Sequences {
         session.playback.resume(chunk, Instant::now()).into_iter().for_each(|gap| metrics.underrun(gap));
     }
 
-    /// Corrects the playback clock of a stream: at `at` its client had played `played`.
+    /// Corrects the playback clock of a stream by what its client told at `at`.
     pub(super) fn acknowledge(
         &mut self,
         sequence: SequenceId,
-        played: Duration,
+        report: PlaybackReport,
         at: Instant,
         metrics: &MetricsCollector,
     ) {
         let session = self.session_mut(sequence);
-        let gap = session.and_then(|session| session.playback.acknowledge(played, at));
+        let gap = session.and_then(|session| session.playback.acknowledge(report, at));
         gap.into_iter().for_each(|gap| metrics.underrun(gap));
     }
 

@@ -25,6 +25,17 @@ impl Engine {
     ///
     /// Must be called within a tokio runtime. Loading blocks: call it from a blocking thread for large models.
     ///
+    /// ```no_run
+    /// use izwi_core::engine::{Engine, EngineCoreConfig};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> izwi_core::engine::Result<()> {
+    /// let config = EngineCoreConfig::for_lfm2();
+    /// let engine = Engine::new(config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The configuration is invalid, or the model is unknown, not pulled or does not load.
     pub fn new(config: EngineCoreConfig) -> Result<Self> {

@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use izwi_types::{
-    Emission, SamplingParams, Segment, SpeechOptions, SpokenWord, Task, TextNotes, Transcript, excerpt,
-};
+use izwi_types::{Emission, Segment, SpokenWord, Task, TextNotes, Transcript, excerpt};
 
 use super::error::EngineError;
 
@@ -107,39 +105,6 @@ impl FinishReason {
     }
 }
 
-/// Generation parameters of a request. A request without them uses the model's own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GenerationParams {
-    /// Sampling parameters; values outside their ranges are refused.
-    pub sampling: SamplingParams,
-    /// The most tokens to generate.
-    pub max_tokens: usize,
-    /// Tempo of speech relative to the voice's own, 1.0 for unchanged.
-    pub speed: f32,
-    /// Seed of all randomness; `None` for a random seed.
-    pub seed: Option<u64>,
-}
-
-impl GenerationParams {
-    /// These parameters with the given options in their place.
-    #[must_use]
-    pub fn with(&self, options: &SpeechOptions) -> Self {
-        Self {
-            sampling: self.sampling.with(options),
-            max_tokens: options.max_tokens.unwrap_or(self.max_tokens),
-            speed: options.speed.unwrap_or(self.speed),
-            seed: options.seed.or(self.seed),
-        }
-    }
-}
-
-impl Default for GenerationParams {
-    fn default() -> Self {
-        let sampling = SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 50, ..SamplingParams::GREEDY };
-        Self { sampling, max_tokens: 2048, speed: 1.0, seed: None }
-    }
-}
-
 /// Mono audio.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AudioOutput {
@@ -206,6 +171,16 @@ impl RequestStats {
 /// Real-time factor: processing time over audio time, 0 without audio.
 pub fn rtf(processing: Duration, audio: Duration) -> f32 {
     if audio.is_zero() { 0.0 } else { processing.as_secs_f32() / audio.as_secs_f32() }
+}
+
+/// What a client's player tells of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PlaybackReport {
+    /// The audio that was played so far.
+    pub played: Duration,
+    /// The silence that was heard so far because audio was missing; `None` from a player that does not know. One that does
+    /// may play more slowly than the audio is: what it does not tell is then no gap.
+    pub silence: Option<Duration>,
 }
 
 /// What was predicted for a live stream when it was accepted.

@@ -70,6 +70,8 @@ pub(crate) struct PlayedFields {
     /// Of a conversation.
     pub(crate) turn: Option<u64>,
     pub(crate) played_ms: Option<u64>,
+    /// Of a report alone.
+    pub(crate) gap_ms: Option<u64>,
 }
 
 /// A report of playback.
@@ -79,6 +81,8 @@ pub(crate) struct PlaybackAck {
     pub(crate) number: Option<u64>,
     /// From the start of its audio.
     pub(crate) played_ms: u64,
+    /// The silence that was heard in it so far because audio was missing; `None` if the client does not tell.
+    pub(crate) gap_ms: Option<u64>,
 }
 
 /// The listener wants silence.

@@ -151,7 +151,7 @@ impl Checked {
         let options = TranscriptionOptions { prompt, ..self.options(self.language.clone()) };
         EngineCoreRequest::asr(file)
             .with_transcription(options)
-            .with_streamed(true)
+            .with_streaming(true)
             .with_priority(self.priority)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use izwi_core::engine::{SamplingParams, SpeechOptions};
+use izwi_core::engine::{GenerationParams, SpeechOptions};
 
 use super::*;
 use crate::alignment_format::AlignmentFormat;
@@ -118,7 +118,7 @@ fn the_ranges_of_sampling_options_are_those_that_are_checked() {
         let schema = serde_json::to_value(schema).unwrap();
         let check = |value: f64| {
             let options: SpeechOptions = serde_json::from_value(json!({name: value})).unwrap();
-            SamplingParams::GREEDY.with(&options).check().is_ok()
+            GenerationParams::default().with(&options).sampling().check().is_ok()
         };
         if !matches!(name, "temperature" | "top_p" | "repetition_penalty") {
             continue;

@@ -422,9 +422,9 @@ impl<P: Protocol> Driver<P> {
             }
             Action::Cancel => self.cancel_all(),
             Action::CancelOne(number) => self.with_number(number).into_iter().for_each(|at| self.cancel(at)),
-            Action::Played { number, played } => {
+            Action::Played { number, report } => {
                 if let Some(generation) = self.with_number(number).and_then(|at| self.generations.get(at)) {
-                    generation.acknowledge(played);
+                    generation.acknowledge(report);
                 }
             }
             Action::Resume(resume) => self.resume = Some(resume),

@@ -33,13 +33,13 @@ pub(super) fn kind(frame: &[u8]) -> Result<String, ApiError> {
 
 /// Reads `playback.ack`.
 pub(super) fn playback_ack(frame: &[u8]) -> Result<PlaybackAck, ApiError> {
-    let Interrupt { number, played_ms } = interrupt(frame)?;
-    Ok(PlaybackAck { number, played_ms: required("played_ms", played_ms)? })
+    let PlayedFields { utterance, turn, played_ms, gap_ms } = parse_json(frame)?;
+    Ok(PlaybackAck { number: utterance.or(turn), played_ms: required("played_ms", played_ms)?, gap_ms })
 }
 
 /// Reads `interrupt`.
 pub(super) fn interrupt(frame: &[u8]) -> Result<Interrupt, ApiError> {
-    let PlayedFields { utterance, turn, played_ms } = parse_json(frame)?;
+    let PlayedFields { utterance, turn, played_ms, gap_ms: _ } = parse_json(frame)?;
     Ok(Interrupt { number: utterance.or(turn), played_ms })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use izwi_core::engine::{Engine, EngineCoreRequest, RequestId, StreamingOutput};
+use izwi_core::engine::{Engine, EngineCoreRequest, PlaybackReport, RequestId, StreamingOutput};
 use tokio::sync::mpsc;
 
 use super::protocol::{Job, MakeRequest, Protocol};
@@ -103,11 +103,11 @@ impl<P: Protocol> Generation<P> {
         }
     }
 
-    /// Tells the engine how much of the stream was played.
-    pub(super) fn acknowledge(&self, played: Duration) {
+    /// Tells the engine how the stream is played.
+    pub(super) fn acknowledge(&self, report: PlaybackReport) {
         if let Stage::Streaming(stream) = &self.stage {
             // An engine that has stopped has no clock.
-            let _ = self.engine.playback_ack(&stream.request, played);
+            let _ = self.engine.playback_ack(&stream.request, report);
         }
     }
 

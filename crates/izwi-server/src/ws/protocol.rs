@@ -12,7 +12,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::types::audio_duration;
-use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason, RequestId, RequestStats, StreamingOutput};
+use izwi_core::engine::{
+    Engine, EngineCoreRequest, FinishReason, PlaybackReport, RequestId, RequestStats, StreamingOutput,
+};
 
 use super::outbox::Outbox;
 use crate::dto::session::Resume;
@@ -48,21 +50,23 @@ pub enum Action {
     Cancel,
     /// End one generation, as [`Protocol::number`] tells it, if it is current.
     CancelOne(u64),
-    /// Tell the engine how much of a generation was played.
+    /// Tell the engine how a generation is played.
     Played {
         /// The generation, as [`Protocol::number`] tells it.
         number: u64,
-        /// From the start of its audio.
-        played: Duration,
+        /// What the client told of it.
+        report: PlaybackReport,
     },
     /// Continue another session on this connection, in place of this one.
     Resume(Resume),
 }
 
 impl Action {
-    /// Of a report of playback: the generation and the time that was played, if there is one.
-    pub(crate) fn played(report: Option<(u64, Duration)>) -> Self {
-        report.map_or(Self::None, |(number, played)| Self::Played { number, played })
+    /// Of a report of playback: the generation and the time that was played, if there is one, and the silence that was heard.
+    pub(crate) fn played(played: Option<(u64, Duration)>, gap_ms: Option<u64>) -> Self {
+        let silence = gap_ms.map(Duration::from_millis);
+        let report = |played| PlaybackReport { played, silence };
+        played.map_or(Self::None, |(number, played)| Self::Played { number, report: report(played) })
     }
 }
 

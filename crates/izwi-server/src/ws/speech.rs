@@ -167,7 +167,7 @@ impl Protocol for Speech {
             ClientFrame::Ping => out.reply(&ServerFrame::Pong),
             ClientFrame::Ack(ack) => {
                 let played = self.timeline.report(ack.number, ack.played_ms, Instant::now())?;
-                return Ok(Action::played(played));
+                return Ok(Action::played(played, ack.gap_ms));
             }
             ClientFrame::Interrupt(interrupt) => {
                 self.interrupt(interrupt, out)?;

@@ -149,10 +149,11 @@ class Speech:
         played_s = min(now - self._started, self._taken_samples / self.sample_rate)
         return message("playback.ack", utterance=self._utterance, played_ms=int(played_s * 1_000))
 
-    def played(self, played_ms: int) -> str:
+    def played(self, played_ms: int, gap_ms: int | None) -> str:
         """The report of a player, which ends those of the clock."""
         self.reports_itself = True
-        return message("playback.ack", utterance=self._utterance, played_ms=played_ms)
+        gap = {} if gap_ms is None else {"gap_ms": gap_ms}
+        return message("playback.ack", utterance=self._utterance, played_ms=played_ms, **gap)
 
     def interrupt(self, played_ms: int | None) -> str:
         if played_ms is None:

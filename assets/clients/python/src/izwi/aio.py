@@ -198,9 +198,10 @@ class AsyncSpeechStream:
         await self.close()
         raise StopAsyncIteration
 
-    async def played(self, played_ms: int) -> None:
-        """Reports how much of the utterance of the last chunk was played, in place of the clock."""
-        await (await self._connected()).send(self._session.played(played_ms))
+    async def played(self, played_ms: int, gap_ms: int | None = None) -> None:
+        """Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was heard in
+        it because audio was missing."""
+        await (await self._connected()).send(self._session.played(played_ms, gap_ms))
 
     async def interrupt(self, played_ms: int | None = None) -> Interrupted:
         """Ends the speech, and tells what was heard of it. Without `played_ms` the last report decides."""

@@ -1,7 +1,5 @@
 //! Commands of the handle to the step loop, and the loop's start, replies and end.
 
-use std::time::Duration;
-
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -12,7 +10,7 @@ use crate::engine::qos::Event;
 use crate::engine::qos::admission::StreamRate;
 use crate::engine::qos::cost::CostModel;
 use crate::engine::sequences::{AbortCause, Admission};
-use crate::engine::types::{EngineOutput, FinishReason, RequestId};
+use crate::engine::types::{EngineOutput, FinishReason, PlaybackReport, RequestId};
 
 /// Why a request was not added.
 #[derive(Debug)]
@@ -38,8 +36,8 @@ pub(in crate::engine) enum Command {
     Abort(RequestId, AbortCause, oneshot::Sender<bool>),
     /// More text or audio of a request has arrived, or its end.
     InputGrew(RequestId),
-    /// How much its client has played, and when that was told.
-    PlaybackAck(RequestId, Duration, Instant),
+    /// What its client's player tells, and when.
+    PlaybackAck(RequestId, PlaybackReport, Instant),
     Step(oneshot::Sender<Result<Vec<EngineOutput>>>),
     Metrics(oneshot::Sender<MetricsSnapshot>),
     /// What the engine has learned about the time and the audio of steps.
@@ -151,9 +149,9 @@ impl EngineCore {
                     self.sequences.set_waiting(sequence, self.scheduler.awaits_input(sequence));
                 }
             }
-            Command::PlaybackAck(id, played, at) => {
+            Command::PlaybackAck(id, report, at) => {
                 if let Some(sequence) = self.sequences.find(&id) {
-                    self.sequences.acknowledge(sequence, played, at, &self.metrics);
+                    self.sequences.acknowledge(sequence, report, at, &self.metrics);
                     self.observe(Event::Played(sequence));
                 }
             }

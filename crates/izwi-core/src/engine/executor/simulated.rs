@@ -16,7 +16,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::{Emission, EncoderWork, ModelInfo, PartTimes, SpokenWord, StepOutput, Task, Voice, Work};
+use izwi_types::{
+    Emission, EncoderWork, GenerationParams, ModelInfo, PartTimes, SpokenWord, StepOutput, Task, Voice, Work,
+};
 
 use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, RequestPreparer, SimulatedTime, StepPlan,
@@ -25,7 +27,7 @@ use crate::engine::blocks::BlockGeometry;
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::qos::cost::StepShape;
 use crate::engine::scheduler::ScheduledRequest;
-use crate::engine::types::{GenerationParams, SequenceId};
+use crate::engine::types::SequenceId;
 
 pub use cost::{CostCurve, StepWork};
 use open_text::OpenText;
@@ -294,7 +296,7 @@ impl SimulatedExecutor {
             live_windows: model.transcribes,
             times_words: model.times_words && !model.autoregressive,
             aligns_text: model.transcribes,
-            sampling: GenerationParams::default().sampling,
+            sampling: GenerationParams::default().sampling(),
             weight_bytes: 0,
             state_bytes: model.state_bytes,
         };

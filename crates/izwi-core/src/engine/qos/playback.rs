@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::engine::types::PlaybackReport;
+
 /// Why a client ran out of audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) enum UnderrunCause {
@@ -17,6 +19,8 @@ pub(in crate::engine) enum UnderrunCause {
     Reader,
     /// The client had the audio and did not play it, as its acknowledgements show.
     Client,
+    /// The listener heard silence, as the client told. What made it may have been counted too.
+    Heard,
 }
 
 impl UnderrunCause {
@@ -25,6 +29,7 @@ impl UnderrunCause {
             Self::Generation => "generation",
             Self::Reader => "reader",
             Self::Client => "client",
+            Self::Heard => "heard",
         }
     }
 }
@@ -49,6 +54,8 @@ pub(in crate::engine) struct PlaybackClock {
     underrun: Duration,
     /// When all of the delivered audio has been played, as each of the last acknowledgements says.
     acknowledged: VecDeque<Instant>,
+    /// The silence that the client has told.
+    silence: Duration,
 }
 
 impl PlaybackClock {
@@ -109,10 +116,11 @@ impl PlaybackClock {
         Some(Underrun { cause: UnderrunCause::Reader, gap })
     }
 
-    /// Corrects the clock: at `at` the client had played `played` of the delivered audio. An acknowledgement may be late
-    /// and then tells of more audio ahead than there is, so of the last few the one with the least counts. Returns the gap
-    /// that they show from the second one on: the first tells how late the client began.
-    pub(in crate::engine) fn acknowledge(&mut self, played: Duration, at: Instant) -> Option<Underrun> {
+    /// Corrects the clock by what the client had played of the delivered audio at `at`. An acknowledgement may be late and then
+    /// tells of more audio ahead than there is, so of the last few the one with the least counts. Returns the gap that the client
+    /// tells, or else the one that they show from the second one on: the first tells how late the client began.
+    pub(in crate::engine) fn acknowledge(&mut self, report: PlaybackReport, at: Instant) -> Option<Underrun> {
+        let PlaybackReport { played, silence } = report;
         let before = self.end?;
         let is_first = self.acknowledged.is_empty();
         if self.acknowledged.len() == ACKNOWLEDGEMENTS {
@@ -120,8 +128,13 @@ impl PlaybackClock {
         }
         self.acknowledged.push_back(at + self.delivered.saturating_sub(played));
         self.end = self.acknowledged.iter().min().copied();
-        let gap = self.end?.saturating_duration_since(before);
-        (!is_first && !gap.is_zero()).then_some(Underrun { cause: UnderrunCause::Client, gap })
+        let (cause, gap) = match silence {
+            Some(silence) => (UnderrunCause::Heard, silence.saturating_sub(self.silence)),
+            None if is_first => return None,
+            None => (UnderrunCause::Client, self.end?.saturating_duration_since(before)),
+        };
+        self.silence = self.silence.max(silence.unwrap_or_default());
+        (!gap.is_zero()).then_some(Underrun { cause, gap })
     }
 
     fn advance(&mut self, by: Duration) {
@@ -183,6 +196,10 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn played(played: u64) -> PlaybackReport {
+        PlaybackReport { played: ms(played), silence: None }
+    }
+
     #[test]
     fn playback_starts_with_the_first_chunk_and_a_gap_ends_when_the_next_one_leaves() {
         let (mut clock, start) = (PlaybackClock::default(), Instant::now());
@@ -200,12 +217,12 @@ mod tests {
     #[test]
     fn a_prebuffer_and_an_acknowledgement_move_the_clock() {
         let (mut clock, start) = (PlaybackClock::default(), Instant::now());
-        clock.acknowledge(ms(100), start);
+        clock.acknowledge(played(100), start);
         clock.deliver(ms(200), start, start, ms(1_000));
         assert_eq!(clock.end(), Some(start + ms(1_200)));
-        clock.acknowledge(ms(50), start + ms(400));
+        clock.acknowledge(played(50), start + ms(400));
         assert_eq!(clock.end(), Some(start + ms(550)));
-        clock.acknowledge(ms(900), start + ms(420));
+        clock.acknowledge(played(900), start + ms(420));
         assert_eq!(clock.end(), Some(start + ms(420)));
     }
 
@@ -225,15 +242,15 @@ mod tests {
     fn late_acknowledgements_are_not_believed_and_a_gap_at_the_client_is() {
         let (mut clock, start) = (PlaybackClock::default(), Instant::now());
         clock.deliver(ms(10_000), start, start, ms(0));
-        assert_eq!(clock.acknowledge(ms(20), start + ms(100)), None, "it began 80 ms late");
+        assert_eq!(clock.acknowledge(played(20), start + ms(100)), None, "it began 80 ms late");
         assert_eq!(clock.end(), Some(start + ms(10_080)));
-        for (at, played) in [(200, 120), (500, 220), (800, 320), (400, 320)] {
-            assert_eq!(clock.acknowledge(ms(played), start + ms(at)), None, "{at}");
+        for (at, after) in [(200, 120), (500, 220), (800, 320), (400, 320)] {
+            assert_eq!(clock.acknowledge(played(after), start + ms(at)), None, "{at}");
             assert_eq!(clock.end(), Some(start + ms(10_080)), "{at}");
         }
         // It stands still for a second.
         let gaps: Vec<_> =
-            (5..10).filter_map(|n| clock.acknowledge(ms(100 * n), start + ms(1_080 + 100 * n))).collect();
+            (5..10).filter_map(|n| clock.acknowledge(played(100 * n), start + ms(1_080 + 100 * n))).collect();
         assert_eq!(gaps, [Underrun { cause: UnderrunCause::Client, gap: ms(1_000) }]);
         assert_eq!(clock.end(), Some(start + ms(11_080)));
     }
@@ -242,10 +259,27 @@ mod tests {
     fn acknowledgements_before_a_gap_count_after_it() {
         let (mut clock, start) = (PlaybackClock::default(), Instant::now());
         clock.deliver(ms(200), start, start, ms(0));
-        clock.acknowledge(ms(100), start + ms(100));
+        clock.acknowledge(played(100), start + ms(100));
         clock.deliver(ms(200), start + ms(500), start + ms(500), ms(0));
         assert_eq!(clock.end(), Some(start + ms(700)));
-        clock.acknowledge(ms(300), start + ms(600));
+        clock.acknowledge(played(300), start + ms(600));
         assert_eq!(clock.end(), Some(start + ms(700)));
+    }
+
+    #[test]
+    fn a_client_that_tells_its_gaps_may_play_more_slowly() {
+        let (mut clock, start) = (PlaybackClock::default(), Instant::now());
+        clock.deliver(ms(10_000), start, start, ms(0));
+        let mut tell = |played, silence, at| {
+            let report = PlaybackReport { played: ms(played), silence: Some(ms(silence)) };
+            clock.acknowledge(report, start + ms(at)).map(|gap| (gap.cause, gap.gap))
+        };
+        assert_eq!(tell(400, 0, 400), None);
+        assert_eq!(tell(760, 0, 800), None, "stretched by a tenth");
+        assert_eq!(tell(960, 200, 1_200), Some((UnderrunCause::Heard, ms(200))));
+        assert_eq!(tell(1_360, 200, 1_600), None);
+        assert_eq!(tell(1_400, 150, 1_650), None, "silence is not taken back");
+        assert_eq!(tell(1_700, 260, 2_060), Some((UnderrunCause::Heard, ms(60))));
+        assert!(clock.end() > Some(start + ms(10_000)), "it plays on for longer");
     }
 }

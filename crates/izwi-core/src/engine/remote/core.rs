@@ -139,9 +139,9 @@ impl RemoteCore {
                 }
                 let _ = reply.send(sequence.is_some());
             }
-            Command::PlaybackAck(id, played, at) => {
+            Command::PlaybackAck(id, report, at) => {
                 if let Some(sequence) = self.sequences.find(&id) {
-                    self.sequences.acknowledge(sequence, played, at, &self.metrics);
+                    self.sequences.acknowledge(sequence, report, at, &self.metrics);
                 }
             }
             Command::Step(reply) => self.waiters.step.push(reply),

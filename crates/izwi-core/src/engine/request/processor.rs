@@ -9,8 +9,9 @@ use std::time::Duration;
 use izwi_audio::chunk::ChunkLengths;
 use izwi_audio::decode::{self, DecodeError, DecodeLimits};
 use izwi_types::{
-    ConverseInput, Input, InputError, ListenInput, Message, Prepared, SamplingParams, SpeakInput, Task,
-    TextNotes, Turn, Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt, languages,
+    ConverseInput, GenerationParams, Input, InputError, ListenInput, Message, Prepared, SamplingParams,
+    SpeakInput, Task, TextNotes, Turn, Voice, VoiceRecording, VoiceReference, Work, check_finite, excerpt,
+    languages,
 };
 
 use super::intake::AudioIntake;
@@ -23,7 +24,7 @@ use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer};
 use crate::engine::kv_cache::PrefixChain;
 use crate::engine::scheduler::Workload;
-use crate::engine::types::{GenerationParams, Priority, RequestId, audio_duration};
+use crate::engine::types::{Priority, RequestId, audio_duration};
 
 /// Range of `temperature`.
 const TEMPERATURE: (f32, f32) = (0.0, 2.0);
@@ -212,7 +213,7 @@ impl RequestProcessor {
             reference,
             has_more_text: request.text_input.is_some(),
             speed: params.speed,
-            sampling: params.sampling,
+            sampling: params.sampling(),
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
             chunk_samples,
@@ -235,7 +236,7 @@ impl RequestProcessor {
         let longest = self.config.max_audio_duration;
         let audio = request.audio_input.map(|audio| self.decode(audio, longest, intake));
         let samples = audio.transpose()?.unwrap_or_default();
-        let (is_streamed, window, text) = (request.is_streamed, request.window, request.text);
+        let (is_streamed, window, text) = (request.streaming, request.window, request.text);
         let chunk_ms = request.audio_stream.map(|audio| audio.chunk_ms());
         Ok(Input::Listen(ListenInput { samples, options, is_streamed, window, chunk_ms, text }))
     }
@@ -265,7 +266,7 @@ impl RequestProcessor {
         Ok(Input::Converse(ConverseInput {
             instructions: options.instructions,
             turns,
-            sampling: is_sampled.then_some(params.sampling),
+            sampling: is_sampled.then_some(params.sampling()),
             text_sampling: text_temperature.map(|temperature| SamplingParams { temperature, ..greedy }),
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
@@ -467,7 +468,7 @@ impl RequestProcessor {
         if request.task_type == Task::Asr {
             params.seed = request.transcription.seed.or(params.seed);
         }
-        params.sampling.check()?;
+        params.sampling().check()?;
         check_finite("speed", params.speed.into())?;
         if params.max_tokens == 0 {
             return Err(EngineError::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
