@@ -354,7 +354,9 @@ async fn a_transcription_that_fails_is_told() -> Result<()> {
     let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
     let text = completed["transcript"].as_str().unwrap_or_default();
     ensure!(text.starts_with("word0 word1") && completed["usage"]["seconds"] == 3, "{completed}");
-    // Without speech there is no text.
+    // Without speech there is no text: behind the silence with which the detector notices that it has ended.
+    append(&mut session, 1_000).await?;
+    session.send(json!({"type": "input_audio_buffer.clear"})).await?;
     append(&mut session, 1_000).await?;
     session.send(json!({"type": "input_audio_buffer.commit"})).await?;
     let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
@@ -376,7 +378,7 @@ async fn settings_that_a_model_lacks_are_refused_by_name_and_do_not_count() -> R
     speak(&mut session).await?;
     until(&mut session, "input_audio_buffer.speech_started").await?;
     let delta = until(&mut session, "conversation.item.input_audio_transcription.delta").await?;
-    ensure!(delta["delta"] == "word0", "{delta}");
+    ensure!(delta["delta"].as_str().is_some_and(|text| text.starts_with("word0")), "{delta}");
     Ok(())
 }
 

@@ -184,7 +184,7 @@ fn the_page_has_every_message_of_live_transcriptions() {
             encoding: "c",
             sample_rate: 1,
             channels: 1,
-            latency_ms: 1,
+            latency_ms: Some(1),
         },
         Frame::Started { turn: 0, at_ms: 0 },
         Frame::Partial { turn: 0, text: "a" },
