@@ -354,10 +354,12 @@ async fn a_transcription_that_fails_is_told() -> Result<()> {
     let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
     let text = completed["transcript"].as_str().unwrap_or_default();
     ensure!(text.starts_with("word0 word1") && completed["usage"]["seconds"] == 3, "{completed}");
-    // Without speech there is no text: behind the silence with which the detector notices that it has ended.
-    append(&mut session, 1_000).await?;
-    session.send(json!({"type": "input_audio_buffer.clear"})).await?;
-    append(&mut session, 1_000).await?;
+    // Without speech there is no text.
+    let silence = base64(&vec![0; 48_000]);
+    let append = json!({"type": "input_audio_buffer.append", "audio": silence});
+    for event in [&append, &json!({"type": "input_audio_buffer.clear"}), &append] {
+        session.send(event.clone()).await?;
+    }
     session.send(json!({"type": "input_audio_buffer.commit"})).await?;
     let completed = until(&mut session, "conversation.item.input_audio_transcription.completed").await?;
     ensure!(completed["transcript"] == "", "{completed}");

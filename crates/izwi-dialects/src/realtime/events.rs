@@ -5,6 +5,7 @@
 use izwi_server::ApiError;
 use izwi_server::dto::transcription::DurationUsage;
 use izwi_server::extract::parse_json;
+use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::ClientMessage;
 use izwi_types::{bounded, excerpt};
 use serde::de::DeserializeOwned;
@@ -205,7 +206,7 @@ impl Event {
 
 /// An event of the server.
 #[derive(Debug, Serialize)]
-pub(super) struct Numbered<'a> {
+struct Numbered<'a> {
     pub(super) event_id: String,
     #[serde(flatten)]
     pub(super) event: ServerEvent<'a>,
@@ -320,4 +321,20 @@ pub(super) enum ServerEvent<'a> {
         place: Place<'a>,
         text: &'a str,
     },
+}
+
+/// A new id of an object of this kind.
+pub(super) fn new_id(kind: &str) -> String {
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    format!("{kind}_{}", &random[..20])
+}
+
+/// Sends an event to the client.
+pub(super) fn emit(event: ServerEvent<'_>, out: &mut Outbox) {
+    out.frame(&Numbered { event_id: new_id("event"), event });
+}
+
+/// Tells why an event of the client was refused, or what else failed.
+pub(super) fn refuse(refusal: &Refusal, event_id: Option<&str>, out: &mut Outbox) {
+    emit(ServerEvent::Error { error: ErrorBody { refusal, event_id } }, out);
 }

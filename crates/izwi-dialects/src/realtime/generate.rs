@@ -10,10 +10,10 @@ use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
 use izwi_server::{ApiError, AppState};
 
-use super::events::ServerEvent;
+use super::events::{ServerEvent, emit, new_id};
 use super::items::{Assistant, Content, Context, Decoded, Item, Samples, Undecoded};
 use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
-use super::session::{Session, emit, new_id};
+use super::session::Session;
 
 impl Session {
     pub(super) fn respond(&mut self, asked: Asked, engine: Engine) -> Result<Job<Self>, ApiError> {

@@ -14,12 +14,12 @@ use izwi_types::excerpt;
 
 use super::beta;
 use super::config::{Kind, ResponseConfig, SessionPatch};
-use super::events::{Event, ItemFields, ServerEvent, Truncation};
+use super::events::{Event, ItemFields, ServerEvent, Truncation, emit, new_id, refuse};
 use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending};
-use super::session::{Models, RESPONSE, Session, emit, is_hosted, new_id, refuse};
+use super::session::{Models, RESPONSE, Session, is_hosted};
 use super::transcripts::{Completed, Transcripts};
 
 /// The longest turn that the VAD finds, where the model takes longer ones.

@@ -12,7 +12,7 @@ use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
 use super::config::{Kind, SessionConfig, Transcription};
-use super::events::{ClientEvent, ErrorBody, Event, Numbered, ServerEvent};
+use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
 use super::refusal::Refusal;
@@ -60,12 +60,6 @@ pub(super) type Asr = (Option<String>, Arc<Lease>);
 pub(crate) struct Models {
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
-}
-
-/// A new id of an object of this kind.
-pub(super) fn new_id(kind: &str) -> String {
-    let random = uuid::Uuid::new_v4().simple().to_string();
-    format!("{kind}_{}", &random[..20])
 }
 
 /// Whether a name is one of the hosted models, which stand for the default models.
@@ -287,13 +281,4 @@ impl Protocol for Session {
             *reply.failure_mut() = Some(error.clone().into());
         }
     }
-}
-
-pub(super) fn emit(event: ServerEvent<'_>, out: &mut Outbox) {
-    out.frame(&Numbered { event_id: new_id("event"), event });
-}
-
-/// Tells why an event of the client was refused, or what else failed.
-pub(super) fn refuse(refusal: &Refusal, event_id: Option<&str>, out: &mut Outbox) {
-    emit(ServerEvent::Error { error: ErrorBody { refusal, event_id } }, out);
 }

@@ -14,10 +14,9 @@ use izwi_server::ws::protocol::{Job, Outcome, Protocol};
 use izwi_server::{ApiError, AppState, Lease};
 
 use super::config::Transcription;
-use super::events::ServerEvent;
+use super::events::{ServerEvent, emit};
 use super::refusal::Refusal;
 use super::response::Transcribing;
-use super::session::emit;
 
 pub(super) struct Transcripts {
     transcriber: LiveTranscriber,

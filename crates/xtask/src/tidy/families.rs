@@ -22,6 +22,8 @@ const EXCEPT: &[(&str, &str)] = &[
     ("crates/izwi-cli/tests/cli/voices.rs", "lists the voices of models whose folders it makes"),
     ("crates/izwi-cli/src/voice_list.rs", "its tests list the voices of models whose folders they make"),
     ("crates/izwi-cli/tests/cli/plan.rs", "plans for a tiny checkpoint of tests/golden"),
+    ("crates/izwi-core/examples/", "the engine's presets are for two families"),
+    ("crates/izwi-core/tests/examples.rs", "runs them on a tiny checkpoint of tests/golden"),
     ("crates/izwi-core/tests/engine_devices.rs", "runs a tiny checkpoint of tests/golden"),
     ("crates/izwi-core/tests/engine_failures.rs", "runs a small network with random weights"),
     ("tests/", "end-to-end tests use a real model"),
