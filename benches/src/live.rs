@@ -218,7 +218,7 @@ async fn transcribe(server: Arc<TestServer>, model: String, until: Instant) -> R
 /// Dictates the recordings until then, over and over.
 async fn dictate(server: Arc<TestServer>, model: String, until: Instant) -> Result<Vec<f64>> {
     let (samples, _) = dictation::stream(&clips::all()?)?;
-    let client = Dictation { model, latency_ms: None, samples, trace: false };
+    let client = Dictation { model, latency_ms: None, samples, is_paced: true, trace: false };
     let mut lags_ms = Vec::new();
     while Instant::now() < until {
         let Dictated { lags_ms: new, revised, .. } = client.run(server.address).await?;

@@ -119,7 +119,7 @@ mod tests {
         let event = LiveEvent::Committed { turn: 0, text: " twenty".to_owned(), words: untimed(" twenty") };
         let (mut plain, mut events) = (Rewriting::new(WriterOptions::default()), Vec::new());
         plain.rewrite(event.clone(), Some("en"), true, &mut events);
-        assert_eq!(events, [event.clone()]);
+        assert_eq!(events, std::slice::from_ref(&event));
         let mut rewriting = Rewriting::new(WriterOptions { numbers: true, commands: false });
         rewriting.rewrite(event, Some("en"), true, &mut events);
         rewriting.clear();
