@@ -199,8 +199,8 @@ class AsyncSpeechStream:
         raise StopAsyncIteration
 
     async def played(self, played_ms: int, gap_ms: int | None = None) -> None:
-        """Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was heard in
-        it because audio was missing."""
+        """Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was
+        heard in it because audio was missing."""
         await (await self._connected()).send(self._session.played(played_ms, gap_ms))
 
     async def interrupt(self, played_ms: int | None = None) -> Interrupted:

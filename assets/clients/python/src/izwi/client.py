@@ -200,8 +200,8 @@ class SpeechStream:
         raise StopIteration
 
     def played(self, played_ms: int, gap_ms: int | None = None) -> None:
-        """Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was heard in
-        it because audio was missing."""
+        """Reports how much of the utterance of the last chunk was played, in place of the clock, and the silence that was
+        heard in it because audio was missing."""
         self._feeder.send(self._session.played(played_ms, gap_ms))
 
     def interrupt(self, played_ms: int | None = None) -> Interrupted:
