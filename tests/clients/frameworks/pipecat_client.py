@@ -248,10 +248,11 @@ async def realtime(server: Server, first: str, second: str) -> None:
         phone.microphone.said = recording(second, IN_RATE)
         await until("the answer is interrupted", lambda: len(run.observer.interruptions) > before)
         played = len(phone.loudspeaker.played)
-        await until("both turns are heard", lambda: len(said("user")) == 2)
+        # A transcript that comes more than a second after the answer has begun is added to the next turn.
+        heard = lambda: " ".join(said("user"))
+        await until("both turns are heard", lambda: SECOND_WORDS[-1] in heard())
         await until("the second turn is answered", lambda: len(phone.loudspeaker.played) > played + OUT_RATE)
-    for transcript, wanted in zip(said("user"), [FIRST_WORDS, SECOND_WORDS], strict=True):
-        has_words(transcript, wanted)
+    has_words(heard(), [*FIRST_WORDS, *SECOND_WORDS])
     assert not run.observer.errors, run.observer.errors
     passed("a conversation over OpenAI Realtime")
 

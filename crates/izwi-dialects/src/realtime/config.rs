@@ -365,12 +365,12 @@ impl SessionConfig {
         });
         let transcription = self.transcription_view.as_ref().map(|patch| {
             let model = patch.model.as_deref().unwrap_or(DEFAULT_ASR);
-            json!({
-                "model": model,
-                "language": patch.language,
-                "prompt": patch.prompt,
-                "keywords": patch.keywords,
-            })
+            let mut view = json!({ "model": model, "language": patch.language, "prompt": patch.prompt });
+            // The hosted API has none: a client that does not know the field may refuse it.
+            if let Some(keywords) = &patch.keywords {
+                view["keywords"] = json!(keywords);
+            }
+            view
         });
         let input = json!({
             "format": self.input_format.view(),
@@ -615,7 +615,10 @@ mod tests {
             json!({"audio": {"input": {"transcription": {"model": "whisper-1", "language": "en"}}}});
         let listening = patched(&off, listening);
         let later = patched(&listening, json!({"audio": {"input": {"transcription": {"prompt": "Names."}}}}));
-        assert_eq!(later.view("s", None)["audio"]["input"]["transcription"]["language"], "en");
+        let shown = &later.view("s", None)["audio"]["input"]["transcription"];
+        assert_eq!(*shown, json!({"model": "whisper-1", "language": "en", "prompt": "Names."}));
+        let words = patched(&later, json!({"audio": {"input": {"transcription": {"keywords": ["Kumett"]}}}}));
+        assert_eq!(words.view("s", None)["audio"]["input"]["transcription"]["keywords"], json!(["Kumett"]));
         let silent = patched(&later, json!({"audio": {"input": {"transcription": null}}}));
         assert_eq!(silent.transcription, None);
     }
