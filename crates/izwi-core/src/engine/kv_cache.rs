@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub use prefix::{BlockHash, PrefixChain};
 
 use super::blocks::{BlockGeometry, BlockId};
-use super::types::SequenceId;
+use super::types::{IdMap, IdSet, SequenceId};
 
 /// A copy of a block's content, due before the step writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +132,8 @@ pub struct KVCacheManager {
     /// Unreferenced blocks with cached content, least recently used first.
     evictable: BTreeMap<u64, BlockId>,
     by_hash: HashMap<BlockHash, BlockId>,
-    tables: HashMap<SequenceId, Table>,
-    in_flight: HashSet<SequenceId>,
+    tables: IdMap<SequenceId, Table>,
+    in_flight: IdSet<SequenceId>,
     deferred: Vec<SequenceId>,
     clock: u64,
     prefix_queries: u64,
@@ -152,8 +152,8 @@ impl KVCacheManager {
             free: (0..num_blocks as BlockId).rev().collect(),
             evictable: BTreeMap::new(),
             by_hash: HashMap::new(),
-            tables: HashMap::new(),
-            in_flight: HashSet::new(),
+            tables: IdMap::default(),
+            in_flight: IdSet::default(),
             deferred: Vec::new(),
             clock: 0,
             prefix_queries: 0,
@@ -246,15 +246,19 @@ impl KVCacheManager {
     /// Blocks that [`Self::make_writable`] takes.
     pub fn copies_needed(&self, sequence: SequenceId, position: usize) -> usize {
         let (index, _) = self.geometry.locate(position);
+        let Some(table) = self.tables.get(&sequence) else { return 0 };
+        let blocks = table.branches().filter_map(|branch| branch.get(index).copied());
+        if table.others.is_empty() {
+            return blocks.filter(|&block| self.references(block) > 1).count();
+        }
         // References to each block that are left once the branches before have their copies.
-        let mut left: HashMap<BlockId, u32> = HashMap::new();
-        let blocks = self.tables.get(&sequence).into_iter().flat_map(Table::branches);
+        let mut left: IdMap<BlockId, u32> = IdMap::default();
         let is_copied = |&block: &BlockId| {
-            let left = left.entry(block).or_insert(self.blocks[block as usize].references);
+            let left = left.entry(block).or_insert(self.references(block));
             *left = left.saturating_sub(1);
             *left > 0
         };
-        blocks.filter_map(|branch| branch.get(index).copied()).filter(is_copied).count()
+        blocks.filter(is_copied).count()
     }
 
     /// Copy-on-write: in the table of each branch, replaces the block that holds `position` by a copy if it is shared. The
@@ -268,10 +272,10 @@ impl KVCacheManager {
         position: usize,
     ) -> Result<Vec<BlockCopy>, OutOfBlocks> {
         let (index, _) = self.geometry.locate(position);
-        let Some(table) = self.tables.get(&sequence) else { return Ok(Vec::new()) };
+        let needed = self.copies_needed(sequence, position);
+        let Some(table) = self.tables.get(&sequence).filter(|_| needed > 0) else { return Ok(Vec::new()) };
         let current: Vec<Option<BlockId>> =
             table.branches().map(|branch| branch.get(index).copied()).collect();
-        let needed = self.copies_needed(sequence, position);
         if needed > self.num_free() {
             return Err(OutOfBlocks { needed, free: self.num_free() });
         }

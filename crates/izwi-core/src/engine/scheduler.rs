@@ -9,7 +9,7 @@ mod policy;
 mod sequence;
 mod timed;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::kv_cache::{BlockCopy, KVCacheManager, PrefixChain};
 use super::qos::budget::StepLimits;
 use super::qos::cost::StepShape;
 use super::qos::playback::Playback;
-use super::types::{Priority, RequestId, SequenceId};
+use super::types::{IdMap, IdSet, Priority, RequestId, SequenceId};
 pub use fork::ForkError;
 pub use policy::SchedulingPolicy;
 use sequence::{Progress, Sequence};
@@ -214,9 +214,9 @@ pub struct SchedulerConfig {
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
-    sequences: HashMap<SequenceId, Sequence>,
-    waiting: HashSet<SequenceId>,
-    running: HashSet<SequenceId>,
+    sequences: IdMap<SequenceId, Sequence>,
+    waiting: IdSet<SequenceId>,
+    running: IdSet<SequenceId>,
     /// Bytes of the states of all started sequences.
     state_bytes: usize,
     arrivals: u64,
@@ -241,9 +241,9 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig) -> Self {
         Self {
             config,
-            sequences: HashMap::new(),
-            waiting: HashSet::new(),
-            running: HashSet::new(),
+            sequences: IdMap::default(),
+            waiting: IdSet::default(),
+            running: IdSet::default(),
             state_bytes: 0,
             arrivals: 0,
             steps: 0,

@@ -2,11 +2,13 @@
 //!
 //! Must not know any other module of the engine.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tokio::time::Instant;
 
 use izwi_types::{Emission, Segment, SpokenWord, Task, TextNotes, Transcript, excerpt};
@@ -44,6 +46,11 @@ impl fmt::Display for RequestId {
 /// Identifies a running sequence. Never reused, so a late result cannot reach another sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
+
+/// A map from ids, which no client chooses: its hash is fast, and its order is the same in every run.
+pub(super) type IdMap<K, V> = HashMap<K, V, FixedState>;
+/// A set of ids.
+pub(super) type IdSet<K> = HashSet<K, FixedState>;
 
 /// Priority of a request: among equally urgent ones, higher priorities are admitted first and preempted last. With
 /// [`SchedulingPolicy::Priority`](super::SchedulingPolicy::Priority) they also preempt lower ones.

@@ -73,6 +73,8 @@ pub struct CostModel {
     prior: [f64; FEATURES],
     corrections: [Correction; SIZES],
     residuals: Vec<f32>,
+    /// The longest time of a step over its predicted time that is counted on.
+    safety: f64,
     observations: u64,
     /// Observations with each feature.
     observed: [u64; FEATURES],
@@ -125,6 +127,7 @@ impl Default for CostModel {
             prior: [0.0; FEATURES],
             corrections: [Correction { ratio: 1.0, observations: 0 }; SIZES],
             residuals: Vec::new(),
+            safety: 1.05 * UNKNOWN_MARGIN,
             observations: 0,
             observed: [0; FEATURES],
             largest: Largest::default(),
@@ -204,6 +207,9 @@ impl CostModel {
         } else {
             self.residuals[(self.observations % WINDOW as u64) as usize] = ratio;
         }
+        let least = if self.residuals.len() < FEW { UNKNOWN_MARGIN } else { 1.05 };
+        let longest = self.residuals.iter().copied().fold(0.0, f32::max);
+        self.safety = 1.05 * f64::from(longest).max(least);
     }
 
     /// Adds an observation, scaled so that it measured 1 and relative errors count.
@@ -248,9 +254,7 @@ impl CostModel {
 
 /// The longest time of a step over its predicted time that is counted on: a little more than the longest so far.
 pub fn safety(costs: &CostModel) -> f64 {
-    let least = if costs.residuals.len() < FEW { UNKNOWN_MARGIN } else { 1.05 };
-    let longest = costs.residuals.iter().copied().fold(0.0, f32::max);
-    1.05 * f64::from(longest).max(least)
+    costs.safety
 }
 
 fn size_class(decodes: usize) -> usize {

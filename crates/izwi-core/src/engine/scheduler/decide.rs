@@ -12,7 +12,9 @@
 //! short, those that have a state do overtake: they free it when they end. A held sequence takes no place, and its blocks
 //! go to whoever needs them.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::Deref;
 
 use super::policy::DecodeRank;
 use super::sequence::{Demand, Sequence};
@@ -22,7 +24,7 @@ use super::{
 use crate::engine::blocks::BlockId;
 use crate::engine::kv_cache::KVCacheManager;
 use crate::engine::qos::budget::TimeBudget;
-use crate::engine::types::SequenceId;
+use crate::engine::types::{IdMap, SequenceId};
 
 pub(super) fn decide(
     scheduler: &Scheduler,
@@ -64,13 +66,11 @@ pub(super) struct Round<'a> {
     pub(super) group: u64,
     pub(super) scheduler: &'a Scheduler,
     pub(super) kv: &'a KVCacheManager,
-    /// Running sequences as they are after the in-flight step, in order of rank.
-    pub(super) running: Vec<Sequence>,
-    /// Running sequences whose next tokens have blocks.
-    pub(super) granted: HashMap<SequenceId, Grant>,
+    /// Running sequences in order of rank.
+    pub(super) running: Vec<Running<'a>>,
     pub(super) free: usize,
     /// Change of each block's reference count by the decision so far.
-    pub(super) reference_changes: HashMap<BlockId, i64>,
+    pub(super) reference_changes: IdMap<BlockId, i64>,
     pub(super) tokens: usize,
     pub(super) places: usize,
     /// Bytes of the states that the decision's admissions start.
@@ -80,6 +80,28 @@ pub(super) struct Round<'a> {
     /// Tokens of the streams that play.
     pub(super) playing_tokens: usize,
     pub(super) decision: ScheduleDecision,
+}
+
+/// A running sequence as it is after the in-flight step.
+pub(super) struct Running<'a> {
+    sequence: Cow<'a, Sequence>,
+    /// Its next tokens, if they have blocks.
+    pub(super) grant: Option<Grant>,
+}
+
+impl Deref for Running<'_> {
+    type Target = Sequence;
+
+    fn deref(&self) -> &Sequence {
+        &self.sequence
+    }
+}
+
+impl Running<'_> {
+    /// Its next token, if that has blocks and the sequence generates.
+    pub(super) fn decode(&self) -> Option<Grant> {
+        self.grant.filter(|grant| !grant.demand.is_prefill)
+    }
 }
 
 /// The resource that an admission lacks.
@@ -113,28 +135,28 @@ impl<'a> Round<'a> {
         kv: &'a KVCacheManager,
         in_flight: Option<&ScheduleResult>,
     ) -> Self {
-        let in_flight_tokens: HashMap<SequenceId, usize> = in_flight
+        let in_flight_tokens: IdMap<SequenceId, usize> = in_flight
             .map(|step| step.items().map(|item| (item.sequence, item.num_tokens)).collect())
             .unwrap_or_default();
-        let mut running: Vec<Sequence> = scheduler
+        let mut running: Vec<Running<'a>> = scheduler
             .running
             .iter()
             .filter_map(|id| scheduler.sequences.get(id))
             .map(|sequence| match in_flight_tokens.get(&sequence.id) {
-                Some(&tokens) => sequence.projected(tokens),
-                None => sequence.clone(),
+                Some(&tokens) => Cow::Owned(sequence.projected(tokens)),
+                None => Cow::Borrowed(sequence),
             })
             .filter(|sequence| !sequence.is_done())
+            .map(|sequence| Running { sequence, grant: None })
             .collect();
-        running.sort_by_key(|sequence| scheduler.config.policy.rank(sequence, scheduler.now_us));
+        running.sort_by_cached_key(|running| scheduler.config.policy.rank(running, scheduler.now_us));
         Self {
             group,
             scheduler,
             kv,
             running,
-            granted: HashMap::new(),
             free: kv.num_free(),
-            reference_changes: HashMap::new(),
+            reference_changes: IdMap::default(),
             tokens: scheduler.config.max_tokens_per_step,
             places: scheduler.config.max_batch_size,
             new_state_bytes: 0,
@@ -184,7 +206,7 @@ impl<'a> Round<'a> {
             if new_blocks <= self.free && !preempted.contains(&id) {
                 self.free -= new_blocks;
                 if self.scheduler.group_of(id) == self.group {
-                    self.granted.insert(id, Grant { demand, tokens, new_blocks, branches });
+                    self.running[index].grant = Some(Grant { demand, tokens, new_blocks, branches });
                 }
             }
         }
@@ -196,7 +218,7 @@ impl<'a> Round<'a> {
         if !self.scheduler.config.preemption {
             return None;
         }
-        let holds = |s: &&Sequence| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
+        let holds = |s: &&Running| !preempted.contains(&s.id) && !self.kv.table(s.id).is_empty();
         let idle = self.running.iter().rev().filter(holds).find(|s| s.is_held());
         idle.or_else(|| self.running[index..].iter().rev().find(holds)).map(|s| s.id)
     }
@@ -226,9 +248,8 @@ impl<'a> Round<'a> {
 
     pub(super) fn fill_running_prefills(&mut self) {
         for index in 0..self.running.len() {
-            let id = self.running[index].id;
-            if let Some(grant) = self.granted.get(&id).copied().filter(|grant| grant.demand.is_prefill) {
-                self.place(id, grant);
+            if let Some(grant) = self.running[index].grant.filter(|grant| grant.demand.is_prefill) {
+                self.place(index, grant);
             }
         }
     }
@@ -240,40 +261,37 @@ impl<'a> Round<'a> {
     /// Whether a granted decode is due.
     fn has_due_decode(&self) -> bool {
         let soon = self.soon_us();
-        let decodes = |s: &&Sequence| self.granted.get(&s.id).is_some_and(|grant| !grant.demand.is_prefill);
-        self.running.iter().filter(decodes).any(|s| s.is_due(soon))
+        self.running.iter().any(|s| s.decode().is_some() && s.is_due(soon))
     }
 
     pub(super) fn fill_decodes(&mut self) {
         let (policy, soon) = (self.scheduler.config.policy, self.soon_us());
-        let mut ready: Vec<(SequenceId, Grant, DecodeRank)> = self
+        // Where time counts, live streams have been placed, or left out.
+        let is_open = |s: &Running| self.time.is_none() || !s.live;
+        let mut ready: Vec<(DecodeRank, usize, Grant)> = self
             .running
             .iter()
-            .filter_map(|s| self.granted.get(&s.id).map(|grant| (s.id, *grant, policy.decode_rank(s, soon))))
-            .filter(|(_, grant, _)| !grant.demand.is_prefill)
+            .enumerate()
+            .filter(|(_, s)| is_open(s))
+            .filter_map(|(index, s)| Some((policy.decode_rank(s, soon), index, s.decode()?)))
             .collect();
-        if self.time.is_some() {
-            // Live streams have been placed, or left out.
-            let plays = |id| self.running.iter().any(|s| s.id == id && s.live);
-            ready.retain(|(id, ..)| !plays(*id));
-        }
-        ready.sort_by_key(|(_, _, rank)| *rank);
-        let left_out = ready.iter().filter(|(id, grant, _)| !self.place(*id, *grant)).count();
+        ready.sort_by_key(|(rank, ..)| *rank);
+        let left_out = ready.iter().filter(|(_, index, grant)| !self.place(*index, *grant)).count();
         self.decision.decode_waited = left_out > 0 && !self.decision.prefill.is_empty();
     }
 
-    /// Adds a granted sequence to the step, if a place and tokens are left.
-    pub(super) fn place(&mut self, id: SequenceId, grant: Grant) -> bool {
+    /// Adds the running sequence at `index` to the step, if a place and tokens are left.
+    pub(super) fn place(&mut self, index: usize, grant: Grant) -> bool {
         if self.places == 0 {
             return false;
         }
         let most = (self.tokens / grant.branches).min(grant.tokens);
         let Some(tokens) = self.chunk(&grant.demand, most) else { return false };
-        let Some(tokens) = self.take_time(id, &grant.demand, tokens) else { return false };
+        let Some(tokens) = self.take_time(index, &grant.demand, tokens) else { return false };
         self.places -= 1;
         self.tokens -= tokens * grant.branches;
         let item = DecidedItem {
-            sequence: id,
+            sequence: self.running[index].id,
             start: grant.demand.start,
             num_tokens: tokens,
             is_prefill: grant.demand.is_prefill,
@@ -297,6 +315,8 @@ impl<'a> Round<'a> {
         let joins = |s: &&Sequence| !s.is_held() && self.scheduler.group_of(s.id) == self.group;
         let mut waiting: Vec<&Sequence> = self.waiting().filter(joins).collect();
         waiting.sort_by_key(|sequence| policy.rank(sequence, self.scheduler.now_us));
+        let count_active = |round: &Self| round.running.iter().filter(|s| !s.is_held()).count();
+        let mut active = count_active(self);
         let mut admitted = 0;
         let mut states_are_full = false;
         for sequence in waiting {
@@ -304,11 +324,13 @@ impl<'a> Round<'a> {
                 continue;
             }
             loop {
-                let active = self.running.iter().filter(|s| !s.is_held()).count();
                 match self.admit(sequence, active + admitted) {
                     Ok(()) => admitted += 1,
                     Err(Shortage::State) => states_are_full = true,
-                    Err(shortage) if self.preempt_for(sequence, shortage) => continue,
+                    Err(shortage) if self.preempt_for(sequence, shortage) => {
+                        active = count_active(self);
+                        continue;
+                    }
                     Err(_) => return,
                 }
                 break;
@@ -433,7 +455,7 @@ impl<'a> Round<'a> {
         let future = |s: &Sequence, held: usize| self.expected_blocks(s).saturating_sub(held);
         // Where they can be preempted, held sequences need none.
         let running = self.running.iter().filter(|s| !(s.is_held() && preemption)).map(|s| {
-            let granted = self.granted.get(&s.id).map_or(0, |grant| grant.new_blocks);
+            let granted = s.grant.map_or(0, |grant| grant.new_blocks);
             future(s, self.kv.num_held(s.id) + granted)
         });
         let admitted = self.decision.prefill.iter().filter(|item| item.admit_with.is_some());
@@ -473,10 +495,9 @@ impl<'a> Round<'a> {
             Shortage::Blocks | Shortage::Reserve => held(),
         };
         let Some(index) = victim else { return false };
-        let victim = self.running.remove(index).id;
-        let reserved = self.granted.remove(&victim).map_or(0, |grant| grant.new_blocks);
-        self.free += reserved;
-        self.preempt(victim);
+        let victim = self.running.remove(index);
+        self.free += victim.grant.map_or(0, |grant| grant.new_blocks);
+        self.preempt(victim.id);
         true
     }
 }

@@ -4,6 +4,8 @@ mod any_work;
 mod deadlines;
 mod searches;
 
+use std::collections::{HashMap, HashSet};
+
 use super::*;
 use crate::engine::config::EngineCoreConfig;
 

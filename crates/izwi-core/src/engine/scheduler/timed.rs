@@ -2,7 +2,7 @@
 //!
 //! Must not know blocks.
 
-use super::decide::{Grant, Round};
+use super::decide::{Grant, Round, Running};
 use super::sequence::{Demand, Sequence};
 use super::{DecidedItem, ScheduleResult, Scheduler};
 use crate::engine::qos::budget::{Class, Playing, StepLimits, TimeBudget, can_leave_one, is_late};
@@ -70,7 +70,9 @@ impl<'a> Round<'a> {
     /// Whether the time of the step matters: somebody listens.
     fn counts_time(&self, limits: &StepLimits) -> bool {
         let is_active = |s: &Sequence| s.live && !s.is_held();
-        limits.others_us.is_some() || self.running.iter().any(is_active) || self.waiting().any(is_active)
+        limits.others_us.is_some()
+            || self.running.iter().any(|s| is_active(s))
+            || self.waiting().any(is_active)
     }
 
     /// Adds the streams that play, the most urgent first, and computes what else the step has time for.
@@ -78,11 +80,9 @@ impl<'a> Round<'a> {
         let in_flight_us = in_flight.map_or(0, |step| limits.costs.longest_us(step.shape));
         let begins_us = self.scheduler.now_us + in_flight_us;
         let left_s = |at_us: u64| (at_us as f64 - begins_us as f64) / 1e6;
-        let mut ready: Vec<(u64, SequenceId, Grant, Playing)> = Vec::new();
-        for sequence in &self.running {
-            let Some(grant) = self.granted.get(&sequence.id).filter(|grant| !grant.demand.is_prefill) else {
-                continue;
-            };
+        let mut ready: Vec<(u64, usize, Grant, Playing)> = Vec::new();
+        for (index, sequence) in self.running.iter().enumerate() {
+            let Some(grant) = sequence.decode() else { continue };
             let (left_s, steps) = match (sequence.class(), sequence.playback) {
                 (Class::Bulk, _) => continue,
                 (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps)),
@@ -90,13 +90,13 @@ impl<'a> Round<'a> {
                 (_, None) => (f64::INFINITY, 1.0),
             };
             let shape = sequence.shape(grant.demand.start, grant.tokens, false, false);
-            ready.push((sequence.due_us, sequence.id, *grant, Playing { left_s, steps, shape }));
+            ready.push((sequence.due_us, index, grant, Playing { left_s, steps, shape }));
         }
-        ready.sort_by_key(|(end_us, id, ..)| (*end_us, *id));
+        ready.sort_by_key(|(end_us, index, ..)| (*end_us, self.running[*index].id));
         let playing: Vec<Playing> = ready.iter().map(|(.., playing)| *playing).collect();
         let owes_a_place = limits.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
         let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
-        let has_starting = self.running.iter().any(starts) || self.waiting().any(starts);
+        let has_starting = self.running.iter().any(|s| starts(s)) || self.waiting().any(starts);
         let places = self.places - usize::from(owes_a_place && self.places > 1);
         // The stream that is farthest ahead gives its place to one that starts, if all can wait for it.
         let gives_a_place = has_starting && can_leave_one(limits, &playing, places);
@@ -113,8 +113,8 @@ impl<'a> Round<'a> {
         }
         self.limit_to_other_groups(limits, &mut time, left_s);
         time.set_demand(limits.bulk_credit_s, has_starting);
-        for (_, id, grant, _) in ready.into_iter().take(taken) {
-            self.place(id, grant);
+        for (_, index, grant, _) in ready.into_iter().take(taken) {
+            self.place(index, grant);
         }
         self.playing_tokens = self.decision.total_tokens();
         self.time = Some(time);
@@ -127,7 +127,7 @@ impl<'a> Round<'a> {
         time: &mut TimeBudget<'_>,
         left_s: impl Fn(u64) -> f64,
     ) {
-        let is_other = |s: &&Sequence| !s.is_held() && self.scheduler.group_of(s.id) != self.group;
+        let is_other = |s: &&Running| !s.is_held() && self.scheduler.group_of(s.id) != self.group;
         let others: Vec<Playback> = self.running.iter().filter(is_other).filter_map(|s| s.playback).collect();
         let step_s = safety(&limits.costs) * limits.costs.seconds(StepShape::decode(others.len()));
         for playback in others {
@@ -137,10 +137,7 @@ impl<'a> Round<'a> {
 
     /// Limits the step for streams whose playback may begin with the step in flight.
     fn limit_to_beginning(&self, limits: &StepLimits, time: &mut TimeBudget<'_>, playing: usize) {
-        let generates = |s: &&Sequence| {
-            let grant = self.granted.get(&s.id);
-            s.class() == Class::Starting && grant.is_some_and(|grant| !grant.demand.is_prefill)
-        };
+        let generates = |s: &&Running| s.class() == Class::Starting && s.decode().is_some();
         let beginning: Vec<Playback> =
             self.running.iter().filter(generates).filter_map(|s| s.expected).collect();
         let step_s =
@@ -152,11 +149,10 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The tokens of an item that the step has time for, which it takes.
-    pub(super) fn take_time(&mut self, id: SequenceId, demand: &Demand, tokens: usize) -> Option<usize> {
-        let (Some(time), Some(sequence)) = (&mut self.time, self.running.iter().find(|s| s.id == id)) else {
-            return Some(tokens);
-        };
+    /// The tokens of the running sequence at `index` that the step has time for, which it takes.
+    pub(super) fn take_time(&mut self, index: usize, demand: &Demand, tokens: usize) -> Option<usize> {
+        let Some(time) = &mut self.time else { return Some(tokens) };
+        let sequence = &self.running[index];
         let is_divisible = demand.divisible && self.scheduler.config.chunked_prefill;
         let shape = |tokens| sequence.shape(demand.start, tokens, demand.is_prefill, false);
         let class = class(sequence, demand.is_prefill, self.scheduler.now_us);
