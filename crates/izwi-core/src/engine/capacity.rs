@@ -159,6 +159,7 @@ impl Curve {
             others_ahead_s: f64::INFINITY,
             others_variance: 0.0,
             others_blocking_s: 0.0,
+            pause_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
             bulk_piece_s: 0.0,

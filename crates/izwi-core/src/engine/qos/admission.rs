@@ -133,6 +133,8 @@ pub struct Situation<'a> {
     pub others_variance: f64,
     /// How long steps of other engines may hold up this one beyond their share, in seconds.
     pub others_blocking_s: f64,
+    /// How long something else than the device's engines may hold it up, in seconds.
+    pub pause_s: f64,
     /// Whether there is bulk work.
     pub has_bulk: bool,
     /// Seconds of the device that are owed to it.
@@ -438,7 +440,7 @@ impl Situation<'_> {
         // Just less than whole steps make.
         let whole_s = (steps(first) + missing) * self.rate.audio_s - candidate.first_chunk_s() - 1e-3;
         let ahead_s = if missing > 0.0 { whole_s } else { 0.0 };
-        self.reserve_s(streams, length_s).max(ahead_s).min(MAX_RESERVE_S)
+        (self.reserve_s(streams, length_s) + self.pause_s).max(ahead_s).min(MAX_RESERVE_S)
     }
 
     /// Seconds that a stream of `length_s` must be ahead beside `streams` in all, so that neither the variation of step times
@@ -607,6 +609,7 @@ mod tests {
             others_ahead_s: f64::INFINITY,
             others_variance: 0.0,
             others_blocking_s: 0.0,
+            pause_s: 0.0,
             has_bulk: false,
             bulk_owed_s: 0.0,
             bulk_piece_s: 0.0,

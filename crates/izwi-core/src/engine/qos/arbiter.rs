@@ -517,6 +517,11 @@ impl Member {
         self.arbiter.lock().pauses.longest(Instant::now())
     }
 
+    /// The longest pause of the device for which streams that begin are prepared.
+    pub(super) fn late_pause(&self) -> Duration {
+        self.arbiter.lock().pauses.longest_lately(Instant::now())
+    }
+
     /// The other engines of the device.
     pub(super) fn others(&self) -> Others {
         let state = self.arbiter.lock();

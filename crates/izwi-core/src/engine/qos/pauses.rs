@@ -8,6 +8,8 @@ use tokio::time::Instant;
 
 /// How long a pause is remembered.
 const MEMORY: Duration = Duration::from_secs(3_600);
+/// So soon after a pause streams begin as if it came again.
+const LATELY: Duration = Duration::from_secs(300);
 /// Shorter ones are not counted.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// Longer ones count as this long: nobody stays that far ahead.
@@ -35,7 +37,16 @@ impl Pauses {
 
     /// The longest of the last hour.
     pub(super) fn longest(&self, now: Instant) -> Duration {
-        let is_recent = |(at, _): &&(Instant, Duration)| now.saturating_duration_since(*at) <= MEMORY;
+        self.longest_within(MEMORY, now)
+    }
+
+    /// The longest of the last minutes.
+    pub(super) fn longest_lately(&self, now: Instant) -> Duration {
+        self.longest_within(LATELY, now)
+    }
+
+    fn longest_within(&self, memory: Duration, now: Instant) -> Duration {
+        let is_recent = |(at, _): &&(Instant, Duration)| now.saturating_duration_since(*at) <= memory;
         self.0.iter().find(is_recent).map_or(Duration::ZERO, |(_, length)| *length)
     }
 }
@@ -57,6 +68,10 @@ mod tests {
         }
         assert_eq!(pauses.longest(start + 59 * minute), ms(400));
         assert_eq!(pauses.longest(start + 61 * minute), ms(200));
+        assert_eq!(
+            (pauses.longest_lately(start + 25 * minute), pauses.longest_lately(start + 26 * minute)),
+            (ms(200), ms(0))
+        );
         assert_eq!(pauses.longest(start + 82 * minute), ms(0));
         pauses.record(start, ms(1_500));
         assert_eq!(pauses.longest(start), LONGEST);
