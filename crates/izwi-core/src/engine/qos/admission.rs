@@ -752,6 +752,21 @@ mod tests {
     }
 
     #[test]
+    fn after_a_pause_streams_begin_ahead_of_another_one() {
+        let costs = costs(0.01, 0.01);
+        let told = |pause_s| {
+            let now = Situation { pause_s, ..situation(&costs, &[]) };
+            let forecast = now.decide(&candidate()).forecast().unwrap();
+            (forecast.head_start_s, forecast.prediction.unwrap().first_audio.as_secs_f64())
+        };
+        let ((none_s, soon_s), (ahead_s, later_s)) = (told(0.0), told(0.4));
+        assert!((0.4..0.401).contains(&(ahead_s - none_s)), "{none_s} and {ahead_s}");
+        // Five steps more of 20 ms.
+        assert!((0.09..0.13).contains(&(later_s - soon_s)), "{soon_s} and {later_s}");
+        assert!(told(60.0).0 <= MAX_RESERVE_S);
+    }
+
+    #[test]
     fn short_chunks_at_the_start_need_no_head_start_where_audio_is_generated_as_it_plays() {
         let head_start = |costs: &CostModel, first: Option<usize>| {
             let chunks = ChunkLengths::new(4_800, first);
