@@ -6,6 +6,7 @@
 mod engine_admission;
 mod engine_chat;
 mod engine_devices;
+mod engine_diarization;
 mod engine_failures;
 mod engine_loop;
 mod engine_notes;

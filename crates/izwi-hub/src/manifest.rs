@@ -113,7 +113,9 @@ impl Manifest {
             ensure(self.tasks.is_empty(), || "task must be empty for a component".into())?;
             ensure(self.uses.is_empty(), || "uses must be empty for a component".into())?;
         } else {
-            ensure(!self.tasks.is_empty(), || "task must list at least one of tts, asr, chat".into())?;
+            ensure(!self.tasks.is_empty(), || {
+                "task must list at least one of tts, asr, chat, diarize".into()
+            })?;
             ensure(!self.languages.is_empty(), || "languages must list at least one tag".into())?;
         }
         if let Some(task) = self.default_for.iter().find(|task| !self.tasks.contains(task)) {

@@ -220,6 +220,7 @@ impl AnsweredSegment {
             no_speech_prob: number(self.no_speech_prob),
             words: self.words.unwrap_or_default().into_iter().map(|word| word.read(duration_s)).collect(),
             logprobs: Vec::new(),
+            speaker: None,
         }
     }
 }

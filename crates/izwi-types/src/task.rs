@@ -9,11 +9,18 @@ pub enum Task {
     Asr,
     /// Spoken conversation.
     Chat,
+    /// Who speaks when in a recording.
+    Diarize,
 }
 
 impl Task {
     /// All tasks.
-    pub const ALL: [Self; 3] = [Self::Tts, Self::Asr, Self::Chat];
+    pub const ALL: [Self; 4] = [Self::Tts, Self::Asr, Self::Chat, Self::Diarize];
+
+    /// Whether it tells what is in a recording, and makes no audio.
+    pub fn listens(self) -> bool {
+        matches!(self, Self::Asr | Self::Diarize)
+    }
 
     /// The name in manifests, on the command line and in metric labels.
     pub fn name(self) -> &'static str {
@@ -21,6 +28,7 @@ impl Task {
             Self::Tts => "tts",
             Self::Asr => "asr",
             Self::Chat => "chat",
+            Self::Diarize => "diarize",
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Segment {
     pub words: Vec<Word>,
     /// Its text tokens with their log-probabilities; empty unless requested.
     pub logprobs: Vec<TokenLogprob>,
+    /// Who speaks, counted from 0 in the order in which speakers begin; `None` where it is not known.
+    pub speaker: Option<u32>,
 }
 
 /// A text token of a transcript and its log-probability.

@@ -20,6 +20,7 @@ mod replicas;
 pub mod request;
 pub mod scheduler;
 mod sequences;
+pub mod speakers;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -459,8 +460,7 @@ impl Engine {
     ) -> Result<()> {
         // Before the input is decoded and tokenised.
         // A window of live audio is never refused for the streams that play: it waits for its turn.
-        let is_live =
-            request.live && request.task_type != Task::Asr && matches!(delivery, Delivery::Stream(_));
+        let is_live = request.live && !request.task_type.listens() && matches!(delivery, Delivery::Stream(_));
         let refuses_until = self.status.borrow().outlook.refuses_until.filter(|_| is_live);
         let retry_after =
             refuses_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));

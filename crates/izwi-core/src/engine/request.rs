@@ -139,6 +139,11 @@ impl EngineCoreRequest {
         Self { text: Some(text.into()), ..Self::asr(audio) }
     }
 
+    /// Who speaks when in `audio`: a transcript whose segments have a speaker and no text.
+    pub fn diarization(audio: impl Into<AudioInput>) -> Self {
+        Self { audio_input: Some(audio.into()), ..Self::new(Task::Diarize) }
+    }
+
     /// A turn of a spoken conversation, with a user's message of audio, text or both.
     pub fn audio_chat(audio_base64: Option<String>, text: Option<String>) -> Self {
         Self { audio_input: audio_base64.map(AudioInput::Base64), text, ..Self::new(Task::Chat) }

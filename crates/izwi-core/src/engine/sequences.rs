@@ -63,7 +63,7 @@ impl Admission {
     /// Whether somebody listens to what it generates.
     pub(super) fn is_live_stream(&self) -> bool {
         let RequestInfo { live, task, .. } = self.request.info;
-        live && task != Task::Asr && matches!(self.client.delivery, Delivery::Stream(_))
+        live && !task.listens() && matches!(self.client.delivery, Delivery::Stream(_))
     }
 }
 

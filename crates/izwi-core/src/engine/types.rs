@@ -209,11 +209,12 @@ pub struct EngineOutput {
     pub request_id: RequestId,
     /// The request's task.
     pub task_type: Task,
-    /// Generated audio; empty for ASR and for streaming requests, whose chunks carry it.
+    /// Generated audio; empty for tasks that listen and for streaming requests, whose chunks carry it.
     pub audio: AudioOutput,
-    /// Transcribed or generated text. Always `Some` for ASR, empty if the recording holds no speech.
+    /// Transcribed or generated text. Always `Some` for tasks that listen, empty if the recording holds no speech.
     pub text: Option<String>,
-    /// The transcript; `None` for other tasks than ASR.
+    /// What a task that listens tells of the recording: a transcript, or the turns of its speakers, segments without text;
+    /// `None` for other tasks.
     pub transcript: Option<Transcript>,
     /// Output of a conversational turn, in order, for [`Conversation::answer`](super::Conversation::answer).
     pub emissions: Vec<Emission>,
@@ -240,7 +241,7 @@ pub struct StreamingOutput {
     /// Offset of the first sample from the start of the utterance.
     pub sample_offset: u64,
     /// Mono samples in −1.0..=1.0: exactly the chunk size, except in the final chunk and a first one with a size of its
-    /// own. Empty for ASR.
+    /// own. Empty for tasks that listen.
     pub samples: Vec<f32>,
     /// The words whose first sound is in this chunk, their times in samples from the start of the utterance. Empty where the
     /// model does not know when words are spoken.

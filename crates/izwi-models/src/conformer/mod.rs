@@ -154,13 +154,43 @@ impl Encoder {
         self.shape.context = context;
     }
 
+    /// The rows of each recording, which has a frame at least, before the first layer: `[rows, width]` each, for
+    /// [`Self::forward_rows`]. Not where the context is [`Context::Chunked`].
+    ///
+    /// # Errors
+    /// Out of device memory.
+    pub(crate) fn rows_before_layers(&self, recordings: &[&Mel]) -> Loaded<Vec<Tensor>> {
+        self.subsample(recordings, &mut [])
+    }
+
+    /// As [`Self::forward`] of rows before the first layer, `[rows, width]` for each recording: of one stretch of it or of
+    /// several, as if they followed one another.
+    ///
+    /// # Errors
+    /// The context is [`Context::Chunked`]. Out of device memory.
+    pub(crate) fn forward_rows(&self, recordings: Vec<Tensor>) -> Loaded<Tensor> {
+        if let Context::Chunked { .. } = self.shape.context {
+            return Err(Error::Internal("rows of chunks come in streams"));
+        }
+        self.run_layers(recordings, &mut [], |_, _, _| Ok(()))
+    }
+
     fn run(
         &self,
         recordings: &[&Mel],
         streams: &mut [&mut Stream],
-        mut tap: impl FnMut(&str, &Tensor, &PackedRows) -> Loaded<()>,
+        tap: impl FnMut(&str, &Tensor, &PackedRows) -> Loaded<()>,
     ) -> Loaded<Tensor> {
         let parts = self.subsample(recordings, streams)?;
+        self.run_layers(parts, streams, tap)
+    }
+
+    fn run_layers(
+        &self,
+        parts: Vec<Tensor>,
+        streams: &mut [&mut Stream],
+        mut tap: impl FnMut(&str, &Tensor, &PackedRows) -> Loaded<()>,
+    ) -> Loaded<Tensor> {
         let lengths = parts.iter().map(|part| part.dim(0)).collect::<candle_core::Result<Vec<_>>>()?;
         let packed = match self.shape.context {
             Context::Chunked { .. } => PackedRows::dense(&lengths, &self.device)?,

@@ -41,6 +41,38 @@ impl GoldenSet {
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
+
+    /// The archive of a checkpoint that NeMo wrote, as the folder that a pull makes of it.
+    pub(super) fn unpacked(self, kind: &str) -> tempfile::TempDir {
+        let archive = std::fs::read(self.root().join(kind).join(format!("{kind}.nemo"))).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut rest = &archive[..];
+        while rest[0] != 0 {
+            let (header, content) = rest.split_at(512);
+            let field =
+                |at: std::ops::Range<usize>| std::str::from_utf8(&header[at]).unwrap().trim_matches('\0');
+            let size = usize::from_str_radix(field(124..136).trim(), 8).unwrap();
+            let name = field(0..100).trim_start_matches("./");
+            let name = if name.ends_with("tokenizer.model") { "tokenizer.model" } else { name };
+            std::fs::write(folder.path().join(name), &content[..size]).unwrap();
+            rest = &content[size.next_multiple_of(512)..];
+        }
+        let weights = candle_core::pickle::read_all(folder.path().join("model_weights.ckpt")).unwrap();
+        let used = weights.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked"));
+        candle_core::safetensors::save(&used.collect(), folder.path().join("model.safetensors")).unwrap();
+        folder
+    }
+}
+
+/// Settings in YAML with another value for the first field of a name.
+pub(super) fn with(settings: &str, key: &str, value: &str) -> String {
+    let line = settings.lines().find(|line| line.trim_start().starts_with(&format!("{key}:"))).unwrap();
+    let (before, after) = settings.split_once(line).unwrap();
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let is_part =
+        |line: &&str| [format!("{indent}-"), format!("{indent} ")].iter().any(|own| line.starts_with(own));
+    let rest: Vec<&str> = after.lines().skip(1).skip_while(is_part).collect();
+    format!("{before}{indent}{key}: {value}\n{}\n", rest.join("\n"))
 }
 
 /// `$IZWI_TEST_DEVICE`, or the CPU.

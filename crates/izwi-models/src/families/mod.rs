@@ -18,11 +18,13 @@ mod lfm2_audio;
 mod load_options;
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod metal_budget;
+mod nemo;
 mod parakeet;
 mod pocket_tts;
 mod qwen3_asr;
 mod qwen3_tts;
 mod settings;
+mod sortformer;
 mod voxtral;
 mod whisper;
 
@@ -50,6 +52,7 @@ const REGISTRY: &[Family] = &[
     Family { name: "pocket_tts", load: pocket_tts::load, voices: pocket_tts::voices },
     Family { name: "qwen3_asr", load: qwen3_asr::load, voices: |_| Ok(Vec::new()) },
     Family { name: "qwen3_tts", load: qwen3_tts::load, voices: qwen3_tts::voices },
+    Family { name: "sortformer", load: sortformer::load, voices: |_| Ok(Vec::new()) },
     Family { name: "voxtral", load: voxtral::load, voices: |_| Ok(Vec::new()) },
     Family { name: "whisper", load: whisper::load, voices: |_| Ok(Vec::new()) },
 ];

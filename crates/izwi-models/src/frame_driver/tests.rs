@@ -242,7 +242,7 @@ impl FrameModel for Toy {
             let frame = StepResult::from(Outcome::Frame(latent));
             match request {
                 Task::Tts => frame,
-                Task::Asr => StepResult { text: "x".to_owned(), ..Outcome::Token.into() },
+                Task::Asr | Task::Diarize => StepResult { text: "x".to_owned(), ..Outcome::Token.into() },
                 Task::Chat => StepResult {
                     emission: Some(Emission::Token(state.frames.len() as u32)),
                     content_key: Some(state.hash),

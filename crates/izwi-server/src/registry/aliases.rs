@@ -5,8 +5,13 @@ use izwi_core::engine::Task;
 /// Names of hosted models that stand for the default TTS model, also with a date after them.
 pub const TTS_ALIASES: [&str; 3] = ["tts-1", "tts-1-hd", "gpt-4o-mini-tts"];
 /// Names of hosted models that stand for the default ASR model, also with a date after them.
-pub const ASR_ALIASES: [&str; 4] =
-    ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-transcribe"];
+pub const ASR_ALIASES: [&str; 5] = [
+    "whisper-1",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-transcribe",
+    "gpt-4o-transcribe-diarize",
+];
 
 /// The model whose voices clients of other servers blend.
 pub const BLENDING: &str = "kokoro";

@@ -286,7 +286,7 @@ impl Registry {
         };
         let default = match alias.task {
             Task::Asr => self.default_asr(),
-            Task::Tts | Task::Chat => Some(self.default_tts()),
+            Task::Tts | Task::Chat | Task::Diarize => Some(self.default_tts()),
         };
         let mut models = alias.models.iter().map(String::as_str).chain(default);
         match models.find_map(|model| self.model(model)) {
@@ -294,6 +294,11 @@ impl Registry {
             None if default.is_none() => not_found("this server has no ASR model; set asr_model".to_owned()),
             None => not_found(self.suggest(id, "models", task)),
         }
+    }
+
+    /// Whether a model that is installed has the task.
+    pub(crate) fn has(&self, task: Task) -> bool {
+        self.inner.residency.borrow().entries().values().any(|entry| entry.tasks.contains(&task))
     }
 
     /// Whether the default model stands for `id`, the name of another one.
@@ -327,7 +332,7 @@ impl Registry {
             (Some(id), _) => id.to_owned(),
             (None, Task::Tts) => self.default_tts().to_owned(),
             (None, Task::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
-            (None, Task::Chat) => self.default_chat()?,
+            (None, Task::Chat | Task::Diarize) => self.first_with(task)?,
         };
         let (id, entry) = self.find_for(&id, Some(task))?;
         if !entry.tasks.is_empty() {
@@ -347,18 +352,19 @@ impl Registry {
         Err(ApiError::invalid("model", message))
     }
 
-    /// The chat model of requests that name none: the default TTS model if it has the task, else the first that has it.
-    fn default_chat(&self) -> Result<String, ApiError> {
+    /// The model of requests that name none, for a task without a setting: the default TTS model if it has the task, else the
+    /// first that has it.
+    fn first_with(&self, task: Task) -> Result<String, ApiError> {
         let residency = self.inner.residency.borrow();
-        let has_chat = |entry: &Entry| entry.tasks.contains(&Task::Chat);
+        let has_task = |entry: &Entry| entry.tasks.contains(&task);
         let default_tts = residency.entries().get_key_value(self.default_tts());
-        let found = default_tts.filter(|(_, entry)| has_chat(entry));
-        let found = found.or_else(|| residency.entries().iter().find(|(_, entry)| has_chat(entry)));
+        let found = default_tts.filter(|(_, entry)| has_task(entry));
+        let found = found.or_else(|| residency.entries().iter().find(|(_, entry)| has_task(entry)));
         found.map(|(id, _)| id.clone()).ok_or_else(|| {
-            ApiError::invalid(
-                "model",
-                "no installed model supports the task chat; install one, see `izwi list`",
-            )
+            let task = task.name();
+            let message =
+                format!("no installed model supports the task {task}; install one, see `izwi list`");
+            ApiError::invalid("model", message)
         })
     }
 

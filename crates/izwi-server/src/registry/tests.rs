@@ -100,9 +100,7 @@ fn aliases_stand_for_the_default_models() {
     for dated in ["gpt-4o-mini-transcribe-2025-12-15", "gpt-4o-transcribe-2025-03-20"] {
         assert_eq!(registry.find(dated).unwrap().0, "asr", "{dated}");
     }
-    for other in
-        ["voice-1106", "tts-1-11", "tts-1-2025-12", "tts-1-2025-12-1x", "-1106", "gpt-4o-transcribe-diarize"]
-    {
+    for other in ["voice-1106", "tts-1-11", "tts-1-2025-12", "tts-1-2025-12-1x", "-1106", "gpt-4o-diarize"] {
         assert_eq!(registry.find(other).unwrap_err().code(), "model_not_found", "{other}");
     }
     let error = registry.find("vioce").unwrap_err();

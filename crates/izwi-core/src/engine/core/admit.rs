@@ -55,7 +55,7 @@ impl EngineCore {
         let RequestInfo { priority, task, live, ref id, .. } = admission.request.info;
         let (request_id, accepted_at) = (id.clone(), admission.client.accepted_at);
         // A window of live audio makes no audio, but somebody waits for it: its steps go before bulk work.
-        let is_window = live && task == Task::Asr;
+        let is_window = live && task.listens();
         let (sequence, work) = self.sequences.add(admission, start.is_some());
         self.scheduler.add_request(NewSequence {
             id: sequence,

@@ -32,7 +32,7 @@ use crate::engine::types::SequenceId;
 pub use cost::{CostCurve, StepWork};
 use open_text::OpenText;
 use preparer::SimulatedPreparer;
-use transcript::segment;
+use transcript::{segment, turn};
 
 /// A failure to inject into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct SimulatedModel {
     pub autoregressive: bool,
     /// Whether it is an ASR model: one pass, one segment and one word for each started second.
     pub transcribes: bool,
+    /// Whether it tells speakers in place of words, two in turn, if it transcribes.
+    pub diarizes: bool,
     /// What an ASR model says of each second in turn, in place of one word; it then writes no figures.
     pub says: &'static [&'static str],
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
@@ -107,6 +109,7 @@ impl Default for SimulatedModel {
         Self {
             autoregressive: true,
             transcribes: false,
+            diarizes: false,
             says: &[],
             clones_voices: false,
             times_words: false,
@@ -272,6 +275,7 @@ impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
         let tasks = match (model.transcribes, model.chats) {
+            (true, _) if model.diarizes => vec![Task::Diarize],
             (true, _) => vec![Task::Asr],
             (false, true) => vec![Task::Tts, Task::Chat],
             (false, false) => vec![Task::Tts],
@@ -458,7 +462,10 @@ impl SimulatedExecutor {
     /// Ends a pass after tokens with hash `state`.
     fn end_pass(&self, running: &mut Running, state: u64, output: &mut StepOutput) {
         if self.model.transcribes {
-            let segment = segment(running.pass, self.model.says);
+            let segment = match self.model.diarizes {
+                true => turn(running.pass),
+                false => segment(running.pass, self.model.says),
+            };
             output.text.clone_from(&segment.text);
             output.segments.push(segment);
             output.language = Some("en".to_owned());

@@ -93,7 +93,7 @@ impl LiveStreams {
             metrics,
             epoch,
             sample_rate: profile.info.sample_rate_hz,
-            makes_audio: profile.info.tasks.iter().any(|task| *task != Task::Asr),
+            makes_audio: profile.info.tasks.iter().any(|task| !task.listens()),
             costs: Arc::default(),
             rate: AudioRate::default(),
             lengths: LengthModel::default(),

@@ -129,12 +129,12 @@ impl RequestProcessor {
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
         let is_heard = request.window.is_some() || request.audio_stream.is_some();
-        let live = request.live && (task != Task::Asr || is_heard);
+        let live = request.live && (!task.listens() || is_heard);
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let input = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples, intake)?,
-            Task::Asr => self.listen_input(request, &params, intake)?,
+            Task::Asr | Task::Diarize => self.listen_input(request, &params, intake)?,
             Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
         let recorded = self.recorded(&input);
@@ -402,7 +402,8 @@ impl RequestProcessor {
         if request.task_type == Task::Tts && text.trim().is_empty() {
             return Err(EngineError::invalid("input", "input is empty; send some text"));
         }
-        let param = if request.task_type == Task::Asr { "text" } else { "input" };
+        let listens = request.task_type.listens();
+        let param = if listens { "text" } else { "input" };
         let chars = text.chars().take(MAX_TEXT_CHARS + 1).count();
         if chars > MAX_TEXT_CHARS {
             let message = format!("{param} has more than {MAX_TEXT_CHARS} characters; send it in parts");
@@ -410,10 +411,10 @@ impl RequestProcessor {
         }
         let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
         audio_stream::check(request, profile)?;
-        if request.task_type == Task::Asr && no_audio && request.audio_stream.is_none() {
+        if listens && no_audio && request.audio_stream.is_none() {
             return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
         }
-        if request.task_type == Task::Asr && request.text.is_some() && !profile.info.aligns_text {
+        if listens && request.text.is_some() && !profile.info.aligns_text {
             let message =
                 format!("model '{}' does not align a text with a recording; choose another", profile.model);
             return Err(EngineError::invalid("model", message));
@@ -465,7 +466,7 @@ impl RequestProcessor {
     fn complete(&self, request: &EngineCoreRequest) -> Result<GenerationParams> {
         let defaults = request.params.clone().unwrap_or_else(|| self.profile.default_params());
         let mut params = defaults.with(&request.options);
-        if request.task_type == Task::Asr {
+        if request.task_type.listens() {
             params.seed = request.transcription.seed.or(params.seed);
         }
         params.sampling().check()?;

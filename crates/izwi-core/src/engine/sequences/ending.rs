@@ -42,15 +42,15 @@ impl Session {
     pub(super) fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
         let emissions = self.take_emissions(stats.finish_reason);
         let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
-        let transcript = (self.request.task == Task::Asr)
+        let transcript = (self.request.task.listens())
             .then_some(Transcript { language: self.language, segments: self.segments });
-        let is_asr = transcript.is_some();
+        let is_heard = transcript.is_some();
         let output = EngineOutput {
             request_id: self.request.id,
             task_type: self.request.task,
             audio: AudioOutput { samples: self.collected, sample_rate },
-            text: Some(if is_asr { self.text.trim().to_owned() } else { self.text })
-                .filter(|text| is_asr || !text.is_empty()),
+            text: Some(if is_heard { self.text.trim().to_owned() } else { self.text })
+                .filter(|text| is_heard || !text.is_empty()),
             transcript,
             emissions,
             generation_time: stats.generation_time,
@@ -94,7 +94,7 @@ impl Session {
             generated_tokens: self.generated_tokens,
             samples,
             audio_duration: match self.request.task {
-                Task::Asr => self.request.recorded,
+                Task::Asr | Task::Diarize => self.request.recorded,
                 Task::Tts | Task::Chat => audio_duration(samples, sample_rate),
             },
             accepted_at: accepted,

@@ -180,8 +180,10 @@ impl Session {
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
             let is_revised = std::mem::replace(&mut self.partial, output.partial) != self.partial;
-            // Transcripts and conversation text do not wait for audio.
-            if self.request.task != Task::Tts && (is_revised || !self.pending_text.is_empty()) {
+            // Transcripts, turns of speakers and conversation text do not wait for audio.
+            if self.request.task != Task::Tts
+                && (is_revised || !self.pending_text.is_empty() || !self.pending_segments.is_empty())
+            {
                 let chunk = self.chunker.mark();
                 let emissions = self.emissions.pop_complete(chunk.sample_offset);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);

@@ -26,7 +26,8 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 pub(super) struct Members {
     pub(super) weights: Vec<u8>,
     pub(super) settings: Vec<u8>,
-    pub(super) tokenizer: Vec<u8>,
+    /// `None` for a model that writes no text.
+    pub(super) tokenizer: Option<Vec<u8>>,
 }
 
 impl Members {
@@ -79,10 +80,6 @@ impl Members {
             member
                 .ok_or_else(|| malformed(format!("the archive has no '{name}', so it holds no speech model")))
         };
-        Ok(Self {
-            weights: found(weights, WEIGHTS)?,
-            settings: found(settings, SETTINGS)?,
-            tokenizer: found(tokenizer, TOKENIZER)?,
-        })
+        Ok(Self { weights: found(weights, WEIGHTS)?, settings: found(settings, SETTINGS)?, tokenizer })
     }
 }

@@ -1,5 +1,5 @@
-//! Converts an archive of the NeMo toolkit: its weights to safetensors under their own names, its settings and its tokenizer
-//! beside them as they are. Every value keeps its bits. Names no model architecture.
+//! Converts an archive of the NeMo toolkit: its weights to safetensors under their own names, its settings and its tokenizer,
+//! if it has one, beside them as they are. Every value keeps its bits. Names no model architecture.
 
 mod archive;
 mod pickle;
@@ -23,7 +23,8 @@ const TOKENIZER: &str = "tokenizer.model";
 pub(super) fn convert(source: &Path, target: &Path) -> Result<Vec<PathBuf>, ConversionError> {
     let archive = archive::Members::read(source)?;
     output::write(weights::named(&archive.weights)?, source, target)?;
-    let beside = [(SETTINGS, archive.settings), (TOKENIZER, archive.tokenizer)];
+    let tokenizer = archive.tokenizer.map(|tokenizer| (TOKENIZER, tokenizer));
+    let beside = [(SETTINGS, archive.settings)].into_iter().chain(tokenizer);
     let write = |(name, bytes): (&str, Vec<u8>)| {
         let path = target.with_file_name(name);
         let partial = path.with_added_extension("part");
@@ -31,5 +32,5 @@ pub(super) fn convert(source: &Path, target: &Path) -> Result<Vec<PathBuf>, Conv
         fs::rename(&partial, &path).map_err(IoError::at("rename", &partial))?;
         Ok(path)
     };
-    beside.into_iter().map(write).collect()
+    beside.map(write).collect()
 }

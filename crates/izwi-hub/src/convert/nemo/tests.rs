@@ -27,7 +27,7 @@ fn converted(archive: &[u8]) -> Result<tempfile::TempDir, ConversionError> {
     let (source, target) = (folder.path().join("model.nemo"), folder.path().join("model.safetensors"));
     fs::write(&source, archive).unwrap();
     let beside = convert(&source, &target)?;
-    assert_eq!(beside, [folder.path().join(SETTINGS), folder.path().join(TOKENIZER)]);
+    assert!(beside.contains(&folder.path().join(SETTINGS)) && beside.iter().all(|path| path.exists()));
     Ok(folder)
 }
 
@@ -40,14 +40,15 @@ fn zipped(archive: &[u8]) -> Vec<u8> {
 #[test]
 fn archives_keep_every_value() {
     let archives = golden();
-    assert!(archives.len() >= 3, "{archives:?}");
+    assert!(archives.len() >= 4, "{archives:?}");
     for path in archives {
         let (archive, kind) = (fs::read(&path).unwrap(), path.display());
         let folder = converted(&archive).unwrap();
         let weights = fs::read(folder.path().join("model.safetensors")).unwrap();
         let ours = SafeTensors::deserialize(&weights).unwrap();
         assert!(ours.names().iter().all(|name| !name.ends_with("num_batches_tracked")));
-        let theirs = fs::read(path.with_file_name("hf/model.safetensors")).unwrap();
+        let theirs = ["hf/model.safetensors", "model.safetensors"].map(|name| path.with_file_name(name));
+        let theirs = fs::read(theirs.iter().find(|path| path.exists()).unwrap()).unwrap();
         for (name, tensor) in SafeTensors::deserialize(&theirs).unwrap().tensors() {
             let is_same =
                 ours.iter().any(|(_, own)| (own.shape(), own.data()) == (tensor.shape(), tensor.data()));
@@ -56,7 +57,10 @@ fn archives_keep_every_value() {
         let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
         assert!(settings.contains("preprocessor:"), "{kind}");
         let again = converted(&zipped(&archive)).unwrap();
-        for name in ["model.safetensors", SETTINGS, TOKENIZER] {
+        // A model that writes no text has no tokenizer.
+        let writes = settings.contains("tokenizer:");
+        assert_eq!(folder.path().join(TOKENIZER).exists(), writes, "{kind}");
+        for name in ["model.safetensors", SETTINGS, TOKENIZER].into_iter().take(2 + usize::from(writes)) {
             let read = |folder: &tempfile::TempDir| fs::read(folder.path().join(name)).unwrap();
             assert_eq!(read(&folder), read(&again), "{kind} {name}");
         }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values};
+use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, ids, values, with};
 use super::*;
 use crate::conformer::Context;
 use izwi_types::{LiveWindow, TranscriptionOptions};
@@ -216,31 +216,11 @@ struct LocalCase {
     text: String,
 }
 
-/// The archive of a checkpoint as the folder that a pull makes of it.
-fn unpacked(kind: &str) -> tempfile::TempDir {
-    let archive = std::fs::read(SET.root().join(kind).join(format!("{kind}.nemo"))).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut rest = &archive[..];
-    while rest[0] != 0 {
-        let (header, content) = rest.split_at(512);
-        let field = |at: std::ops::Range<usize>| std::str::from_utf8(&header[at]).unwrap().trim_matches('\0');
-        let size = usize::from_str_radix(field(124..136).trim(), 8).unwrap();
-        let name = field(0..100).trim_start_matches("./");
-        let name = if name.ends_with("tokenizer.model") { "tokenizer.model" } else { name };
-        std::fs::write(folder.path().join(name), &content[..size]).unwrap();
-        rest = &content[size.next_multiple_of(512)..];
-    }
-    let weights = candle_core::pickle::read_all(folder.path().join("model_weights.ckpt")).unwrap();
-    let used = weights.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked"));
-    candle_core::safetensors::save(&used.collect(), folder.path().join("model.safetensors")).unwrap();
-    folder
-}
-
 #[test]
 fn parakeet_golden_layouts_are_one_model() {
     for (kind, case) in [("tdt", "tdt.b"), ("ctc", "ctc.a"), ("stream", "stream.audio")] {
         let ours = model(kind);
-        let folder = unpacked(kind);
+        let folder = SET.unpacked(kind);
         let options = LoadOptions::new(golden_set::device(), Precision::F32);
         let nemo = Parakeet::load(folder.path(), &options).unwrap();
         assert_eq!(nemo.chunks, ours.chunks, "{kind}");
@@ -258,24 +238,13 @@ fn parakeet_golden_layouts_are_one_model() {
     }
 }
 
-/// Settings with another value for the first field of a name.
-fn with(settings: &str, key: &str, value: &str) -> String {
-    let line = settings.lines().find(|line| line.trim_start().starts_with(&format!("{key}:"))).unwrap();
-    let (before, after) = settings.split_once(line).unwrap();
-    let indent = &line[..line.len() - line.trim_start().len()];
-    let is_part =
-        |line: &&str| [format!("{indent}-"), format!("{indent} ")].iter().any(|own| line.starts_with(own));
-    let rest: Vec<&str> = after.lines().skip(1).skip_while(is_part).collect();
-    format!("{before}{indent}{key}: {value}\n{}\n", rest.join("\n"))
-}
-
 #[test]
 fn parakeet_golden_settings_that_cannot_be_computed_are_named() {
     let refusal = |folder: &Path| {
         let options = LoadOptions::new(golden_set::device(), Precision::F32);
         Parakeet::load(folder, &options).unwrap_err().to_string()
     };
-    let folder = unpacked("stream");
+    let folder = SET.unpacked("stream");
     let path = folder.path().join("model_config.yaml");
     let settings = std::fs::read_to_string(&path).unwrap();
     for (key, value, cause) in [

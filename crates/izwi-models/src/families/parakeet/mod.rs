@@ -12,7 +12,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use izwi_audio::vad::VadModel;
 
-use self::config::{Config, HOP, HeadShape, SAMPLE_RATE_HZ, nemo_name};
+use self::config::{Config, HOP, HeadShape, ROW_S, SAMPLE_RATE_HZ, nemo_name};
 use self::given::Given;
 use self::live::Live;
 use self::transducer::{Search, Transducer};
@@ -45,8 +45,6 @@ mod vocabulary;
 
 /// Rows of a step where stretches are computed chunk by chunk.
 const ROWS_OF_STEP: usize = 112;
-/// Seconds of a row of the encoder.
-const ROW_S: f64 = (FRAMES_PER_ROW * HOP) as f64 / SAMPLE_RATE_HZ as f64;
 
 /// Loads the checkpoint in `folder`: `config.json` or `model_config.yaml`, `tokenizer.json` or `tokenizer.model`, and
 /// `model.safetensors` or its parts.

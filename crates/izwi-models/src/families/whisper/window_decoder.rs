@@ -453,6 +453,7 @@ impl WindowDecoder {
             no_speech_prob: result.no_speech_prob,
             words: Vec::new(),
             logprobs: self.logprobs(recording, result, span),
+            speaker: None,
         };
         spans.segments.iter().map(segment).collect()
     }

@@ -2,6 +2,13 @@
 
 use izwi_types::{Segment, Word};
 
+/// The turn of pass `pass`: one second.
+pub(super) fn turn(pass: usize) -> Segment {
+    let start_s = pass as f64;
+    let speaker = Some((pass % 2) as u32);
+    Segment { start_s, end_s: start_s + 1.0, speaker, ..Segment::default() }
+}
+
 /// The segment of pass `pass`: one second.
 pub(super) fn segment(pass: usize, says: &[&str]) -> Segment {
     let start_s = pass as f64;

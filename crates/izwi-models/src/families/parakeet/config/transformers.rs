@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::super::super::nemo::{chunked, same};
 use super::super::super::settings;
-use super::{Config, HeadShape, MAX_SYMBOLS, chunked, same};
+use super::{Config, HeadShape, MAX_SYMBOLS};
 use crate::conformer::{Context, FRAMES_PER_ROW, Shape};
 use izwi_nn::Error;
 
