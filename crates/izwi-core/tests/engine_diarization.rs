@@ -22,7 +22,7 @@ fn engine() -> (Engine, tempfile::TempDir) {
     }
     let manifest = format!(
         "name = \"{MODEL}\"\nfamily = \"sortformer\"\ndescription = \"who speaks when\"\ntask = [\"diarize\"]\n\
-         licence = \"MIT\"\nlanguages = []\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"{:0>40}\"\n\
+         licence = \"MIT\"\nlanguages = [\"en\"]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"{:0>40}\"\n\
          [[sources.files]]\npath = \"b.nemo\"\ntarget = \"model.safetensors\"\nconvert = \"nemo\"\ntrust = \"first-use\"\n",
         "1"
     );

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
-use izwi_types::{Prepared, StepOutput, Task, Work};
+use izwi_types::{Prepared, StepOutput, Work};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;

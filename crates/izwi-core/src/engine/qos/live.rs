@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use izwi_types::Task;
 use tokio::time::Instant;
 
 use super::admission::{Candidate, Decision, Forecast, LengthModel, StreamRate};
