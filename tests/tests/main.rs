@@ -12,6 +12,7 @@ mod clients;
 mod closing;
 mod connections;
 mod devices;
+mod diarization;
 mod disconnects;
 mod documentation;
 mod elevenlabs;

@@ -330,12 +330,11 @@ async fn a_refused_upgrade_tells_clients_of_deepgram_why() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn parameters_of_deepgram_without_effect_are_told() -> Result<()> {
     let server = Setup::listener("peers-deepgram").start().await?;
-    let query =
-        "model=nova-3&filler_words=true&profanity_filter=false&numerals=true&diarize=true&punctuate=true";
+    let query = "model=nova-3&filler_words=true&profanity_filter=false&numerals=true&detect_entities=true&punctuate=true";
     let request = reqwest::Client::new().post(server.url(&format!("/v1/listen?{query}")));
     let response = request.body(recording(1.0)).send().await?;
     ensure!(response.status() == 200, "{}", response.text().await?);
-    ensure!(ignored(&response) == "diarize, filler_words", "{}", ignored(&response));
+    ensure!(ignored(&response) == "detect_entities, filler_words", "{}", ignored(&response));
     ensure!(response.headers().contains_key("dg-request-id"));
     let url = format!(
         "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&interim_results=true&{query}",

@@ -35,6 +35,7 @@ mod registry;
 pub mod routes;
 mod serve;
 mod slow_body;
+pub mod speakers;
 pub mod speech;
 mod state;
 pub mod stats_headers;

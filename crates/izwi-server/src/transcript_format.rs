@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use izwi_core::engine::{Segment, Transcript};
 
+use crate::dto::diarized::DiarizedTranscript;
 use crate::dto::transcription::{
     DurationUsage, LanguageObject, TokensUsage, TranscriptObject, Usage, logprobs,
 };
@@ -24,6 +25,8 @@ pub enum TranscriptFormat {
     Vtt,
     /// Text, segments and words with their times.
     VerboseJson,
+    /// Text and segments with their times and speakers.
+    DiarizedJson,
 }
 
 /// What a speech recognition model was asked for.
@@ -72,12 +75,13 @@ pub struct TokenUsage {
 
 /// Every format with its name in `response_format` and its media type.
 /// <https://www.iana.org/assignments/media-types/> has text/vtt; SubRip has this customary type.
-const FORMATS: [(&str, TranscriptFormat, &str); 5] = [
+const FORMATS: [(&str, TranscriptFormat, &str); 6] = [
     ("json", TranscriptFormat::Json, "application/json"),
     ("text", TranscriptFormat::Text, "text/plain; charset=utf-8"),
     ("srt", TranscriptFormat::Srt, "application/x-subrip"),
     ("vtt", TranscriptFormat::Vtt, "text/vtt"),
     ("verbose_json", TranscriptFormat::VerboseJson, "application/json"),
+    ("diarized_json", TranscriptFormat::DiarizedJson, "application/json"),
 ];
 
 impl TranscriptFormat {
@@ -112,6 +116,7 @@ impl TranscriptFormat {
                     None => Usage::Duration(DurationUsage::new(duration_s)),
                 },
             }),
+            Self::DiarizedJson => serde_json::to_string(&DiarizedTranscript::new(transcript, duration_s)),
             Self::VerboseJson => {
                 let task = match task {
                     AsrTask::Transcribe => "transcribe",

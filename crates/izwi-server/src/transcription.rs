@@ -51,6 +51,14 @@ impl CheckedRequest {
         let mut options = options.map_err(|error| ApiError::invalid(error.param, error.message))?;
         options.translate |= task == AsrTask::Translate;
         check_format(&options, format)?;
+        if format == TranscriptFormat::DiarizedJson {
+            if options.translate {
+                let message = "response_format 'diarized_json' is only for transcriptions; use verbose_json";
+                return Err(ApiError::invalid("response_format", message));
+            }
+            // Speakers are those of words.
+            options = options.with_words();
+        }
         let priority = parse_priority(non_blank(fields.priority).as_deref())?;
         let stream = fields.stream.unwrap_or(false);
         check_stream(stream, format)?;
@@ -101,7 +109,7 @@ fn tells_languages(model: &str) -> bool {
     model.starts_with("gpt-transcribe")
 }
 
-/// Refuses fields that ask who speaks.
+/// Refuses fields that name speakers.
 fn refuse_speakers(fields: &TranscriptionRequest) -> Result<(), ApiError> {
     let asked = [
         ("known_speaker_names", &fields.known_speaker_names),
@@ -109,7 +117,7 @@ fn refuse_speakers(fields: &TranscriptionRequest) -> Result<(), ApiError> {
     ];
     match asked.into_iter().find(|(_, list)| list.as_ref().is_some_and(|list| !list.is_empty())) {
         Some((param, _)) => {
-            Err(ApiError::invalid(param, format!("no model here tells speakers apart; leave {param} out")))
+            Err(ApiError::invalid(param, format!("speakers have no names here; leave {param} out")))
         }
         None => Ok(()),
     }
@@ -119,10 +127,6 @@ fn refuse_speakers(fields: &TranscriptionRequest) -> Result<(), ApiError> {
 fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
     let Some(name) = name else { return Ok(TranscriptFormat::Json) };
     TranscriptFormat::parse(name).ok_or_else(|| {
-        if name == "diarized_json" {
-            let message = "response_format 'diarized_json' needs a model that tells speakers apart, and no model here does; use verbose_json";
-            return ApiError::invalid("response_format", message);
-        }
         let (name, known) = (excerpt(name), TranscriptFormat::names().join(", "));
         ApiError::invalid(
             "response_format",
@@ -148,8 +152,11 @@ fn check_format(options: &TranscriptionOptions, format: TranscriptFormat) -> Res
 }
 
 fn check_stream(stream: bool, format: TranscriptFormat) -> Result<(), ApiError> {
-    if stream && !matches!(format, TranscriptFormat::Json | TranscriptFormat::Text) {
-        let message = "stream is only for response_format json and text; leave stream or response_format out";
+    let streams =
+        matches!(format, TranscriptFormat::Json | TranscriptFormat::Text | TranscriptFormat::DiarizedJson);
+    if stream && !streams {
+        let message = "stream is only for response_format json, text and diarized_json; leave stream or \
+                       response_format out";
         return Err(ApiError::invalid("stream", message));
     }
     Ok(())
@@ -239,10 +246,8 @@ mod tests {
             TranscriptionRequest { known_speaker_references: names, ..fields() },
             "known_speaker_references",
         );
-        transcribe(
-            TranscriptionRequest { response_format: text("diarized_json"), ..fields() },
-            "response_format",
-        );
+        let diarized = TranscriptionRequest { response_format: text("diarized_json"), ..fields() };
+        check(diarized, AsrTask::Translate, "response_format");
         let languages = vec!["de".to_owned()];
         transcribe(
             asking(TranscriptionOptions { language: text("en"), languages, ..Default::default() }),

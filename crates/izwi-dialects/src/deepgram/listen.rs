@@ -11,6 +11,7 @@ use izwi_server::extract::ContentType;
 use izwi_server::live::LiveSettings;
 use izwi_server::openapi::TranscriptionRefusals;
 use izwi_server::record;
+use izwi_server::speakers::Speakers;
 use izwi_server::stats_headers;
 use izwi_server::transcription::CheckedRequest;
 use izwi_server::upload::{RawUpload, Recording};
@@ -89,6 +90,8 @@ pub(super) struct ListenQuery {
     language: Option<String>,
     /// Whether the language is detected, by a model of several.
     detect_language: Option<String>,
+    /// Whether the speaker of each word is told.
+    diarize: Option<String>,
     /// Whether the segments are listed.
     utterances: Option<String>,
     /// Whether numbers are written in figures, where the model writes them in words.
@@ -163,15 +166,20 @@ pub(super) async fn transcribe(
         );
         return Err(ApiError::invalid("encoding", message));
     }
+    let diarizes = params.switch("diarize")?;
     let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
     let RawUpload { bytes, memory } = RawUpload::read(request, &state).await?;
     let sha256 = hex(&Sha256::digest(&bytes));
+    let speakers = if diarizes { Some(Speakers::lease(&state, "diarize").await?) } else { None };
     let listener = Listener::load(&state, &params).await?;
     let request = listener.request(bytes)?.with_id(id.clone());
-    let output = listener.engine.generate(request).await;
-    drop(memory);
     let refusal = |error| ApiError::from_engine(error, listener.model(), &id).about_recording("body");
-    let output = output.map_err(refusal)?;
+    let output = match &speakers {
+        Some(speakers) => speakers.generate(&listener.engine, request, "body").await,
+        None => listener.engine.generate(request).await.map_err(refusal),
+    };
+    drop(memory);
+    let output = output?;
     record::generated(&listener.engine, &output.stats, output.stats.finish_reason);
     let transcript = output.transcript.unwrap_or_default();
     let model = listener.model().to_owned();

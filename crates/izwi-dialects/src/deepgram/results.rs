@@ -16,13 +16,16 @@ pub(super) struct Word {
     confidence: f32,
     /// As it is written.
     punctuated_word: String,
+    /// Who says it, from 0; absent where it was not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speaker: Option<u32>,
 }
 
 impl Word {
     fn new(text: &str, start: f64, end: f64, confidence: f32) -> Self {
         let punctuated_word = text.trim().to_owned();
         let word = punctuated_word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
-        Self { word, start, end, confidence, punctuated_word }
+        Self { word, start, end, confidence, punctuated_word, speaker: None }
     }
 }
 
@@ -44,8 +47,13 @@ impl Alternative {
     /// The transcript of segments.
     pub(super) fn of(segments: &[Segment]) -> Self {
         let text: String = segments.iter().map(|segment| segment.text.as_str()).collect();
-        let words = segments.iter().flat_map(|segment| &segment.words);
-        Self::new(&text, words.map(|word| Word::new(&word.text, word.start_s, word.end_s, word.probability)))
+        let words = segments.iter().flat_map(|segment| {
+            segment.words.iter().map(|word| Word {
+                speaker: segment.speaker,
+                ..Word::new(&word.text, word.start_s, word.end_s, word.probability)
+            })
+        });
+        Self::new(&text, words)
     }
 
     /// A text of live audio, and its words.
@@ -75,6 +83,8 @@ pub(super) struct Utterance {
     end: f64,
     channel: u32,
     id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speaker: Option<u32>,
     #[serde(flatten)]
     alternative: Alternative,
 }
@@ -86,6 +96,7 @@ impl Utterance {
             end: segment.end_s,
             channel: 0,
             id: format!("utterance-{number}"),
+            speaker: segment.speaker,
             alternative: Alternative::of(std::slice::from_ref(segment)),
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod alignment;
 pub(crate) mod catalogue;
 pub(crate) mod chat;
+pub(crate) mod diarized;
 pub mod error;
 pub mod listing;
 pub(crate) mod live;

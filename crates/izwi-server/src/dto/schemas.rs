@@ -18,7 +18,8 @@ pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
 /// Formats of a transcript.
-pub(crate) const TRANSCRIPT_FORMATS: [&str; 5] = ["json", "text", "srt", "vtt", "verbose_json"];
+pub(crate) const TRANSCRIPT_FORMATS: [&str; 6] =
+    ["json", "text", "srt", "vtt", "verbose_json", "diarized_json"];
 /// Formats of an alignment.
 pub(crate) const ALIGNMENT_FORMATS: [&str; 4] = ["json", "srt", "vtt", "textgrid"];
 
@@ -160,7 +161,7 @@ pub(crate) fn speech_bit_rate() -> Object {
 }
 
 pub(crate) fn transcript_format() -> Object {
-    let description = "Form of the answer. With `stream` only `json` and `text`.";
+    let description = "Form of the answer. With `stream` only `json`, `text` and `diarized_json`.";
     optional(&TRANSCRIPT_FORMATS, "json", description)
 }
 

@@ -5,6 +5,7 @@ use izwi_types::{Segment, TokenLogprob, TranscriptionOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::diarized::DiarizedSegment;
 use super::schemas;
 use crate::extract::WithOptions;
 
@@ -20,7 +21,7 @@ pub struct TranscriptionRequest {
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
     pub(crate) audio_base64: Option<String>,
-    /// Form of the answer. `stream` allows `json` and `text`.
+    /// Form of the answer. `stream` allows `json`, `text` and `diarized_json`.
     #[schema(schema_with = schemas::transcript_format)]
     pub(crate) response_format: Option<String>,
     /// Whether the text is sent as server-sent events while it is recognised.
@@ -28,7 +29,7 @@ pub struct TranscriptionRequest {
     pub(crate) stream: Option<bool>,
     #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
-    /// Refused: no model here tells speakers apart.
+    /// Refused: speakers have no names here.
     #[serde(alias = "known_speaker_names[]")]
     #[schema(max_items = 0)]
     pub(crate) known_speaker_names: Option<Vec<String>>,
@@ -140,6 +141,9 @@ pub(crate) enum TranscriptEvent {
         #[schema(nullable = false)]
         logprobs: Option<Vec<LogprobObject>>,
     },
+    /// With `response_format` `diarized_json`, in place of deltas.
+    #[serde(rename = "transcript.text.segment")]
+    Segment(DiarizedSegment),
     #[serde(rename = "transcript.text.done")]
     Done {
         text: String,

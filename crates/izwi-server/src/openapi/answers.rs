@@ -7,6 +7,7 @@ use utoipa::openapi::{Content, ContentBuilder, HeaderBuilder, Ref, RefOr, Respon
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::dto::alignment::AlignmentObject;
+use crate::dto::diarized::DiarizedTranscript;
 use crate::dto::speech::SpeechEvent;
 use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
 use crate::dto::verbose_json::VerboseTranscript;
@@ -94,13 +95,14 @@ pub struct TranscriptBody;
 
 impl IntoResponses for TranscriptBody {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let description = "The transcript: JSON for `response_format` `json` and `verbose_json`, otherwise its text or \
+        let description = "The transcript: JSON for `response_format` `json`, `verbose_json` and `diarized_json`, otherwise its text or \
                            subtitles. With `stream` the body is a stream of events.";
         let reference = |name| Ref::from_schema_name(name);
         // A verbose transcript has the members of the other as well.
         let json = AnyOfBuilder::new()
             .item(reference(TranscriptObject::name()))
-            .item(reference(VerboseTranscript::name()));
+            .item(reference(VerboseTranscript::name()))
+            .item(reference(DiarizedTranscript::name()));
         let mut response = ResponseBuilder::new()
             .description(description)
             .content("application/json", ContentBuilder::new().schema(Some(json)).build());

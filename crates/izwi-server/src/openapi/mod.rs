@@ -23,6 +23,7 @@ pub use self::refusals::{
 };
 use crate::config::ServerConfig;
 use crate::dto::alignment::AlignmentObject;
+use crate::dto::diarized::DiarizedTranscript;
 use crate::dto::error::ErrorEnvelope;
 use crate::dto::speech::SpeechEvent;
 use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
@@ -118,6 +119,7 @@ fn event_schemas() -> Map<String, Value> {
     add::<ErrorEnvelope>(&mut schemas);
     add::<SpeechEvent<'_>>(&mut schemas);
     add::<AlignmentObject>(&mut schemas);
+    add::<DiarizedTranscript>(&mut schemas);
     add::<TranscriptEvent>(&mut schemas);
     add::<TranscriptObject>(&mut schemas);
     add::<VerboseTranscript>(&mut schemas);

@@ -2,6 +2,7 @@
 
 mod alignments;
 mod catalogue;
+mod diarized;
 mod docs;
 mod models;
 mod page;

@@ -17,6 +17,7 @@ use izwi_core::engine::{
 };
 use tokio::sync::mpsc;
 
+use super::diarized;
 use super::streamed::{self, event};
 use crate::dto::transcription::{
     LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
@@ -25,16 +26,17 @@ use crate::error::ApiError;
 use crate::openapi::{TranscriptBody, TranscriptionBody, TranscriptionForm, TranscriptionRefusals};
 use crate::record;
 use crate::registry::Lease;
+use crate::speakers::Speakers;
 use crate::state::AppState;
 use crate::stats_headers;
-use crate::transcript_format::{AsrTask, detected};
+use crate::transcript_format::{AsrTask, TranscriptFormat, detected};
 use crate::transcription::{CheckedRequest, TextDeltas};
 use crate::upload::Upload;
 
 /// How long a stream waits for its first text before the response starts. A failure until then has a status.
-const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of keep-alive comments while there is no new text.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Speech to text, in the language of the recording
 #[utoipa::path(
@@ -86,6 +88,11 @@ pub async fn respond(
     let Upload { fields, recording, mut ignored, memory } = upload;
     let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
+    // The model of the record is the one that is leased last.
+    let speakers = match checked.format {
+        TranscriptFormat::DiarizedJson => Some(Speakers::lease(state, "response_format").await?),
+        _ => None,
+    };
     let engine = state.lease(checked.model.as_deref(), Task::Asr).await?;
     if checked.model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
         ignored.add("model");
@@ -93,13 +100,19 @@ pub async fn respond(
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.
-        let mut response = stream(engine, request, field, checked).await?;
+        let mut response = match speakers {
+            Some(speakers) => diarized::stream(engine, speakers, request, field).await?,
+            None => stream(engine, request, field, checked).await?,
+        };
         response.headers_mut().extend(ignored.headers());
         return Ok(response);
     }
-    let result = engine.generate(request).await;
+    let result = match &speakers {
+        Some(speakers) => speakers.generate(&engine, request, field).await,
+        None => engine.generate(request).await.map_err(|error| refusal(error, &engine, &id, field)),
+    };
     drop(memory);
-    let output = result.map_err(|error| refusal(error, &engine, &id, field))?;
+    let output = result?;
     record::generated(&engine, &output.stats, output.stats.finish_reason);
     let statistics = stats_headers::of(&output.stats);
     let content_type = checked.format.media_type();
@@ -111,7 +124,7 @@ pub async fn respond(
     Ok(response)
 }
 
-fn refusal(error: EngineError, engine: &Lease, id: &RequestId, field: &'static str) -> ApiError {
+pub(super) fn refusal(error: EngineError, engine: &Lease, id: &RequestId, field: &'static str) -> ApiError {
     ApiError::from_engine(error, &engine.profile().model, id).about_recording(field)
 }
 
@@ -189,7 +202,7 @@ impl TranscriptStream {
         let chunk = chunk.ok_or(ApiError::CutOff)?;
         if let Some(stats) = &chunk.stats {
             record::generated(&self.engine, stats, stats.finish_reason);
-            self.check_end(stats)?;
+            check_end(stats, &self.engine, &self.id)?;
         }
         self.logprobs.extend(logprobs(&chunk.segments));
         if let Some(delta) = chunk.text.as_deref().and_then(|text| self.deltas.push(text)) {
@@ -217,14 +230,13 @@ impl TranscriptStream {
             usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
         }
     }
+}
 
-    fn check_end(&self, stats: &RequestStats) -> Result<(), ApiError> {
-        match stats.finish_reason {
-            FinishReason::Error => {
-                Err(ApiError::from_failure(stats.error.clone(), &self.engine.profile().model, &self.id))
-            }
-            FinishReason::Cancelled => Err(ApiError::Draining),
-            _ => Ok(()),
-        }
+/// Refuses the end of a request that failed.
+pub(super) fn check_end(stats: &RequestStats, engine: &Lease, id: &RequestId) -> Result<(), ApiError> {
+    match stats.finish_reason {
+        FinishReason::Error => Err(ApiError::from_failure(stats.error.clone(), &engine.profile().model, id)),
+        FinishReason::Cancelled => Err(ApiError::Draining),
+        _ => Ok(()),
     }
 }

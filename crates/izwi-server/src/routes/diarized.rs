@@ -1,0 +1,143 @@
+//! The stream of a transcript with speakers: a segment leaves once its words and their speaker are final.
+//!
+//! A disconnect drops the body, which aborts the requests of both models.
+
+use std::collections::VecDeque;
+
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream;
+use http_body::Frame;
+use izwi_core::engine::speakers::SpeakerJoin;
+use izwi_core::engine::{EngineCoreRequest, RequestId, RequestStats, Segment, StreamingOutput};
+use tokio::sync::mpsc;
+
+use super::streamed::{self, event};
+use super::transcriptions::{FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, refusal};
+use crate::dto::diarized::DiarizedSegment;
+use crate::dto::transcription::{TokensUsage, TranscriptEvent};
+use crate::error::ApiError;
+use crate::record;
+use crate::registry::Lease;
+use crate::speakers::Speakers;
+use crate::stats_headers;
+use crate::transcription::TextDeltas;
+
+/// The output of one of the models.
+struct Source {
+    engine: Lease,
+    id: RequestId,
+    chunks: mpsc::Receiver<StreamingOutput>,
+    /// Set at its end.
+    stats: Option<RequestStats>,
+}
+
+impl Source {
+    async fn start(engine: Lease, request: EngineCoreRequest, field: &'static str) -> Result<Self, ApiError> {
+        let id = request.id.clone();
+        let started = engine.generate_streaming(request.with_streaming(true)).await;
+        let (_, chunks) = started.map_err(|error| refusal(error, &engine, &id, field))?;
+        Ok(Self { engine, id, chunks, stats: None })
+    }
+
+    /// The segments of its next chunk; waits for ever after its end.
+    async fn next(&mut self) -> Result<Vec<Segment>, ApiError> {
+        if self.stats.is_some() {
+            return std::future::pending().await;
+        }
+        let chunk = self.chunks.recv().await.ok_or(ApiError::CutOff)?;
+        if let Some(stats) = &chunk.stats {
+            check_end(stats, &self.engine, &self.id)?;
+        }
+        self.stats = chunk.stats;
+        Ok(chunk.segments)
+    }
+}
+
+/// A response whose body sends segments with their speakers.
+pub(super) async fn stream(
+    engine: Lease,
+    speakers: Speakers,
+    request: EngineCoreRequest,
+    field: &'static str,
+) -> Result<Response, ApiError> {
+    let turns = Source::start(speakers.0, Speakers::request(&request), field).await?;
+    let text = Source::start(engine, request, field).await?;
+    let mut transcript = DiarizedStream {
+        text,
+        turns,
+        join: SpeakerJoin::new(),
+        told: 0,
+        whole: TextDeltas::default(),
+        pending: VecDeque::new(),
+        is_over: false,
+    };
+    if let Ok(first) = tokio::time::timeout(FIRST_TEXT_TIMEOUT, transcript.advance()).await {
+        first?;
+    }
+    let frames = stream::unfold(transcript, |mut transcript| async {
+        Some((Ok::<_, ApiError>(transcript.next().await?), transcript))
+    });
+    Ok(streamed::response(frames, streamed::EVENT_STREAM))
+}
+
+struct DiarizedStream {
+    text: Source,
+    turns: Source,
+    join: SpeakerJoin,
+    /// Segments that were sent.
+    told: usize,
+    whole: TextDeltas,
+    pending: VecDeque<Frame<Bytes>>,
+    is_over: bool,
+}
+
+impl DiarizedStream {
+    async fn next(&mut self) -> Option<Frame<Bytes>> {
+        loop {
+            if let Some(frame) = self.pending.pop_front() {
+                return Some(frame);
+            }
+            if self.is_over {
+                return None;
+            }
+            match tokio::time::timeout(KEEP_ALIVE, self.advance()).await {
+                // A comment, which clients ignore.
+                Err(_) => return Some(Frame::data(Bytes::from_static(b":\n\n"))),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    self.is_over = true;
+                    return Some(Frame::data(event(&error.envelope())));
+                }
+            }
+        }
+    }
+
+    /// Takes the next chunk of either model. Loses none when it is dropped.
+    async fn advance(&mut self) -> Result<(), ApiError> {
+        tokio::select! {
+            segments = self.text.next() => self.join.add(segments?),
+            turns = self.turns.next() => self.join.add_turns(turns?),
+        }
+        for segment in self.join.take(self.turns.stats.is_some()) {
+            // The whole text is trimmed as that of other formats.
+            let _ = self.whole.push(&segment.text);
+            let segment = DiarizedSegment::new((self.told, &segment));
+            self.told += 1;
+            self.pending.push_back(Frame::data(event(&TranscriptEvent::Segment(segment))));
+        }
+        if let (Some(stats), Some(_)) = (&self.text.stats, &self.turns.stats) {
+            record::generated(&self.text.engine, stats, stats.finish_reason);
+            let done = TranscriptEvent::Done {
+                text: std::mem::take(&mut self.whole).into_text(),
+                languages: None,
+                logprobs: None,
+                usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
+            };
+            self.pending.push_back(Frame::data(event(&done)));
+            self.pending.push_back(Frame::trailers(stats_headers::of(stats)));
+            self.is_over = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and Deepgram's `diarize`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use anyhow::{Context, Result, ensure};
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_server::Slot;
+use izwi_tests::{Form, Setup, TestServer, base64, recording};
+use serde_json::{Value, json};
+
+const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
+/// Each word is a second; speakers are two, who take turns each second.
+const SAYS: [&str; 3] = ["how are you", "fine", "good"];
+
+/// A server with a model for words, and one for speakers.
+async fn server(name: &str) -> Result<TestServer> {
+    let server = Setup::listener_of(name, &SAYS).start().await?;
+    let config =
+        EngineCoreConfig { model: format!("{name}-who"), admission: false, ..EngineCoreConfig::default() };
+    let model = SimulatedModel {
+        transcribes: true,
+        diarizes: true,
+        sample_rate: 16_000,
+        ..SimulatedModel::default()
+    };
+    let executor = SimulatedExecutor::new(&config, model);
+    let id = config.model.clone();
+    let engine = Engine::with_executor(config, Box::new(executor))?;
+    engine.ready().await?;
+    server.registry.set(id, Slot::Ready(engine));
+    Ok(server)
+}
+
+fn form(fields: &[(&str, &str)]) -> Form {
+    let form = Form::new().file("file", &recording(2.5)).text("response_format", "diarized_json");
+    fields.iter().fold(form, |form, (name, value)| form.text(name, value))
+}
+
+fn segments() -> Value {
+    let segment = |number: usize, speaker: &str, text: &str| {
+        let start = number as f64;
+        json!({
+            "type": "transcript.text.segment", "id": format!("seg_{number}"), "start": start, "end": start + 1.0,
+            "speaker": speaker, "text": text,
+        })
+    };
+    json!([segment(0, "A", SAYS[0]), segment(1, "B", SAYS[1]), segment(2, "A", SAYS[2])])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transcripts_tell_who_says_what() -> Result<()> {
+    let server = server("diarized").await?;
+    let by_form = server.post_form(TRANSCRIPTIONS, form(&[("model", "gpt-4o-transcribe-diarize")])).await?;
+    let body = json!({"audio": base64(&recording(2.5)), "response_format": "diarized_json"});
+    for response in [by_form, server.post(TRANSCRIPTIONS, &body).await?] {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/json");
+        let found: Value = response.json().await?;
+        assert_eq!(found["segments"], segments());
+        assert_eq!((&found["task"], &found["duration"]), (&json!("transcribe"), &json!(2.5)));
+        assert_eq!(found["text"], SAYS.join(" "));
+        assert_eq!(found["usage"], json!({"type": "duration", "seconds": 3}));
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_are_streamed_with_their_speakers() -> Result<()> {
+    let server = server("diarized-stream").await?;
+    let response = server.post_form(TRANSCRIPTIONS, form(&[("stream", "true")])).await?;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let text = response.text().await?;
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = events.map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let (done, told) = events.split_last().context("no event")?;
+    assert_eq!(json!(told), segments());
+    assert_eq!((&done["type"], &done["text"]), (&json!("transcript.text.done"), &json!(SAYS.join(" "))));
+    assert_eq!(done["usage"]["type"], "tokens");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn speakers_of_words_are_told_to_clients_of_deepgram() -> Result<()> {
+    let server = server("diarized-deepgram").await?;
+    let url = server.url("/v1/listen?diarize=true&utterances=true");
+    let response = reqwest::Client::new().post(url).body(recording(2.5)).send().await?;
+    ensure!(response.status() == 200, "{}", response.text().await?);
+    ensure!(!response.headers().contains_key("x-ignored-fields"));
+    let body: Value = response.json().await?;
+    let words = body["results"]["channels"][0]["alternatives"][0]["words"].as_array().context("words")?;
+    let said: Vec<_> = words.iter().map(|word| (word["word"].as_str(), word["speaker"].as_u64())).collect();
+    let expected = [("how", 0), ("are", 0), ("you", 0), ("fine", 1), ("good", 0)]
+        .map(|(word, who)| (Some(word), Some(who)));
+    assert_eq!(said, expected);
+    assert_eq!(body["results"]["utterances"][1]["speaker"], 1);
+    let url = server.url("/v1/listen?diarize=false");
+    let body: Value = reqwest::Client::new().post(url).body(recording(1.0)).send().await?.json().await?;
+    let word = &body["results"]["channels"][0]["alternatives"][0]["words"][0];
+    ensure!(word["word"] == "how" && word.get("speaker").is_none(), "{word}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
+    let plain = Setup::listener("no-speakers").start().await?;
+    let refusal = async |response: reqwest::Response| -> Result<(u16, Value)> {
+        let status = response.status().as_u16();
+        Ok((status, response.json::<Value>().await?))
+    };
+    let (status, body) = refusal(plain.post_form(TRANSCRIPTIONS, form(&[])).await?).await?;
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("response_format")), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("tells speakers apart"), "{body}");
+    let url = plain.url("/v1/listen?diarize=true");
+    let (status, body) = refusal(reqwest::Client::new().post(url).body(recording(1.0)).send().await?).await?;
+    assert!(status == 400 && body.to_string().contains("diarize"), "{body}");
+
+    let server = server("speakers-refused").await?;
+    for (fields, param) in [
+        (&[("known_speaker_names[]", "agent")][..], "known_speaker_names"),
+        (&[("include[]", "logprobs")], "include"),
+        (&[("model", "speakers-refused-who")], "model"),
+    ] {
+        let (status, body) = refusal(server.post_form(TRANSCRIPTIONS, form(fields)).await?).await?;
+        assert_eq!((status, &body["error"]["param"]), (400, &json!(param)), "{body}");
+    }
+    let nonsense = Form::new().file("file", b"no audio").text("response_format", "diarized_json");
+    let (status, body) = refusal(server.post_form(TRANSCRIPTIONS, nonsense).await?).await?;
+    assert_eq!((status, &body["error"]["param"]), (415, &json!("file")), "{body}");
+    server.assert_balanced().await
+}
