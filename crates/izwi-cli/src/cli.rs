@@ -13,8 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    align, bench, chat, completions, config, dictate, docs, doctor, list, logs, man, open, plan, pull, rm,
-    say, serve, service, status, transcribe, voices,
+    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, open, plan,
+    pull, rm, say, serve, service, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,10 +22,11 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 14] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 15] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
+    ("diarize", Chosen::Sections(&[Section::Engine])),
     ("dictate", Chosen::Sections(&[Section::Engine])),
     ("chat", Chosen::Sections(&[Section::Engine])),
     ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
@@ -42,6 +43,10 @@ const SETTINGS_FLAGS: [(&str, Chosen); 14] = [
 /// Help of `--model` for commands with an ASR model.
 const ASR_MODEL: &str =
     "ASR model, as `izwi list` shows it [default: the setting asr_model] [env: IZWI_ASR_MODEL]";
+
+/// Help of `--model` for commands with a model that tells speakers apart.
+const DIARIZATION_MODEL: &str =
+    "Model with the task diarize, as `izwi list` shows it [default: the first installed one]";
 
 /// Help of `--model` for commands with a chat model.
 const CHAT_MODEL: &str =
@@ -64,6 +69,7 @@ enum Command {
     Say(say::Args),
     Transcribe(transcribe::Args),
     Align(align::Args),
+    Diarize(diarize::Args),
     Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
@@ -92,6 +98,7 @@ pub(crate) fn definition() -> clap::Command {
             "transcribe" | "align" | "dictate" => {
                 for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL))
             }
+            "diarize" => for_one(command).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
             "say" => for_one(command),
             "voices" => command.mut_subcommands(|inner| match inner.get_name() {
@@ -144,6 +151,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Say(args) => say::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Align(args) => align::run(&args, &settings()?),
+        Command::Diarize(args) => diarize::run(&args, &settings()?),
         Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
@@ -217,6 +225,7 @@ mod tests {
             ("say", &["--output", "--format", "--voice", "--model", "--speed"][..]),
             ("transcribe", &["--output", "--format", "--model", "--language"]),
             ("align", &["--text", "--output", "--format", "--model", "--language"]),
+            ("diarize", &["--output", "--format", "--model"]),
             ("voices try", &["--output", "--model"]),
             ("serve", &["--host", "--port", "--devices", "--wyoming-open"]),
         ] {
@@ -301,6 +310,7 @@ mod tests {
             "izwi say",
             "izwi transcribe",
             "izwi align",
+            "izwi diarize",
             "izwi serve",
             "izwi service install",
             "izwi config show",

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::failure;
+use crate::{failure, output};
 
 /// Reads to the end; `None` if there are more than `max_bytes` bytes.
 pub(crate) fn read_bounded(input: impl Read, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
@@ -26,6 +26,21 @@ pub(crate) fn read_recording(path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
         let message = format!("the recording {} has more than {max_bytes} bytes", path.display());
         failure::usage(message, "use a shorter recording; a few seconds of one clear voice are enough")
     })
+}
+
+/// The bytes of a file, at most `max_bytes`.
+///
+/// # Errors
+/// It cannot be read, or has more.
+pub(crate) fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
+    let name = path.display().to_string();
+    let bytes = File::open(path).and_then(|file| read_bounded(file, max_bytes));
+    bytes.with_context(|| format!("cannot read {name}"))?.ok_or_else(|| too_large(&name, max_bytes))
+}
+
+/// The error of an input that has more bytes than it may.
+pub(crate) fn too_large(name: &str, max_bytes: u64) -> anyhow::Error {
+    failure::usage(format!("{name} has more than {}", output::format_bytes(max_bytes)), "split it into parts")
 }
 
 #[cfg(test)]

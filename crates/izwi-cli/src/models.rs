@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use izwi_hub::{HubError, Manifest, Source, Store, Task};
+use izwi_hub::{HubError, Manifest, ModelStatus, Source, Store, Task};
 
 use crate::failure;
 use crate::output;
@@ -103,6 +103,37 @@ pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
         None => "`izwi list` shows the tasks of each model".to_owned(),
     };
     Err(failure::usage(format!("model '{name}' cannot transcribe"), remedy))
+}
+
+/// The model of `--model` for a task that no setting names a model of, else the first installed one that has the task.
+///
+/// # Errors
+/// There is none, or the named one is unknown or has another task.
+pub(crate) fn with_task(store: &Store, resolved: &Resolved, task: Task) -> Result<String> {
+    let (task_name, chosen) = (task.name(), &resolved.settings.engine.model);
+    if resolved.is_flag("model") {
+        if store.manifest(chosen)?.tasks.contains(&task) {
+            return Ok(chosen.clone());
+        }
+        let message = format!("model '{chosen}' does not support the task {task_name}");
+        return Err(failure::usage(message, "`izwi list` shows the tasks of each model"));
+    }
+    installed_with(store, task)
+}
+
+/// The first installed model that has a task.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn installed_with(store: &Store, task: Task) -> Result<String> {
+    let has_task = |status: &ModelStatus<'_>| status.installed && status.manifest.tasks.contains(&task);
+    let found = store.list().into_iter().find(has_task);
+    found.map(|status| status.manifest.name.clone()).ok_or_else(|| {
+        failure::with_help(
+            format!("no model with the task {} is installed", task.name()),
+            "see docs/diarization.md",
+        )
+    })
 }
 
 /// The size of a pull and the licence of the model.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::StreamExt as _;
+use izwi_core::engine::speakers::SpeakerJoin;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, RequestStats, Transcript};
 
 use crate::engine::OutputStream;
@@ -36,6 +37,21 @@ pub(crate) enum Event<'a> {
     Done(usize),
 }
 
+/// The models that hear recordings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Engines<'a> {
+    /// Tells what is said.
+    pub(crate) text: &'a Engine,
+    /// Tells who says it, where that is asked.
+    pub(crate) speakers: Option<&'a Engine>,
+}
+
+impl<'a> From<&'a Engine> for Engines<'a> {
+    fn from(text: &'a Engine) -> Self {
+        Self { text, speakers: None }
+    }
+}
+
 /// Number of concurrent recordings: enough to keep the engine busy, too few to overload it.
 pub(crate) fn concurrency(config: &EngineCoreConfig) -> usize {
     (config.max_batch_size * BATCHES_IN_MEMORY).clamp(1, config.max_waiting_requests.max(1))
@@ -47,8 +63,8 @@ pub(crate) fn concurrency(config: &EngineCoreConfig) -> usize {
 ///
 /// # Errors
 /// `deliver` fails, or the process is interrupted.
-pub(crate) async fn transcribe_all<R>(
-    engine: &Engine,
+pub(crate) async fn transcribe_all<'a, R>(
+    engines: impl Into<Engines<'a>>,
     recordings: Vec<R>,
     request: impl Fn(AudioInput) -> EngineCoreRequest,
     interrupt: &mut Interrupt,
@@ -58,19 +74,26 @@ pub(crate) async fn transcribe_all<R>(
 where
     R: Future<Output = Result<Vec<u8>>>,
 {
-    let (request, on_event) = (&request, &on_event);
+    let (engines, request, on_event) = (engines.into(), &request, &on_event);
     let work = recordings.into_iter().enumerate().map(|(index, recording)| async move {
         let work = async {
             let file = recording.await?;
             on_event(Event::Read(index, &file));
             let reached = |seconds| on_event(Event::Reached(index, seconds));
-            transcribe(engine, request(AudioInput::File(file.into())), reached).await
+            let audio = AudioInput::File(file.into());
+            let text = transcribe(engines.text, request(audio.clone()), reached);
+            let Some(speakers) = engines.speakers else { return text.await };
+            let turns = transcribe(speakers, EngineCoreRequest::diarization(audio), |_| {});
+            let (mut done, turns) = tokio::try_join!(text, turns)?;
+            let segments = std::mem::take(&mut done.transcript.segments);
+            done.transcript.segments = SpeakerJoin::whole(segments, turns.transcript.segments);
+            Ok(done)
         };
         let result = work.await;
         on_event(Event::Done(index));
         (index, result)
     });
-    let mut results = futures::stream::iter(work).buffer_unordered(concurrency(engine.config()));
+    let mut results = futures::stream::iter(work).buffer_unordered(concurrency(engines.text.config()));
     let delivered = async {
         let (mut early, mut next) = (BTreeMap::new(), 0);
         while let Some((index, result)) = results.next().await {

@@ -1,7 +1,6 @@
 //! `izwi align`: tells when the words of a text are said in a recording.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
@@ -89,7 +88,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
     file.map(sink::check_file).transpose()?;
     let mut config = engine::local_config(resolved);
-    let recording = read(&args.recording, config.max_audio_bytes as u64)?;
+    let recording = input::read_file(&args.recording, config.max_audio_bytes as u64)?;
     let store = models::open(&resolved.settings)?;
     config.model = models::asr_model(&store, resolved)?;
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
@@ -135,7 +134,7 @@ fn text(args: &Args) -> Result<String> {
     let text = match (&args.text, args.file.as_deref()) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) if path != Path::new("-") => {
-            utf8(read(path, MAX_TEXT_BYTES)?, &path.display().to_string())?
+            utf8(input::read_file(path, MAX_TEXT_BYTES)?, &path.display().to_string())?
         }
         _ if io::stdin().is_terminal() => {
             return Err(failure::usage(
@@ -146,24 +145,13 @@ fn text(args: &Args) -> Result<String> {
         _ => {
             let bytes = input::read_bounded(io::stdin().lock(), MAX_TEXT_BYTES)
                 .context("cannot read standard input")?;
-            utf8(bytes.ok_or_else(|| too_large("standard input", MAX_TEXT_BYTES))?, "standard input")?
+            utf8(bytes.ok_or_else(|| input::too_large("standard input", MAX_TEXT_BYTES))?, "standard input")?
         }
     };
     if text.trim().is_empty() {
         return Err(failure::usage("the text is empty", "give what is said in the recording"));
     }
     Ok(text)
-}
-
-/// The bytes of a file, at most `max_bytes`.
-fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
-    let name = path.display().to_string();
-    let bytes = File::open(path).and_then(|file| input::read_bounded(file, max_bytes));
-    bytes.with_context(|| format!("cannot read {name}"))?.ok_or_else(|| too_large(&name, max_bytes))
-}
-
-fn too_large(name: &str, max_bytes: u64) -> anyhow::Error {
-    failure::usage(format!("{name} has more than {}", output::format_bytes(max_bytes)), "split it into parts")
 }
 
 fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {

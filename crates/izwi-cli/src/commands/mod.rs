@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod diarize;
 pub(crate) mod dictate;
 pub(crate) mod docs;
 pub(crate) mod doctor;

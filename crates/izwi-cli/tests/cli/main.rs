@@ -7,6 +7,7 @@
 mod align;
 #[cfg(target_os = "linux")]
 mod book;
+mod diarize;
 #[cfg(unix)]
 mod faults;
 mod formats;

@@ -9,18 +9,19 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::ValueHint;
-use izwi_core::engine::{EngineCoreRequest, TranscriptionOptions};
+use izwi_core::engine::{EngineCoreConfig, EngineCoreRequest, TranscriptionOptions};
+use izwi_hub::Task;
 
 use crate::engine::{Loaded, incomplete};
 use crate::failure::Failure;
 use crate::progress::TranscriptionProgress;
 use crate::settings::Resolved;
-use crate::transcription::{self, Transcription};
+use crate::transcription::{self, Engines, Transcription};
 use crate::transcription_options::TranscriptionFlags;
 use crate::{engine, failure, logging, models, output};
 
 use recordings::Recording;
-use transcripts::{Destinations, Format};
+use transcripts::{Destinations, Format, With};
 
 /// Transcribe recordings
 ///
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// standard output
     #[arg(long, short, value_name = "FILE|FOLDER", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
+    /// Tell who says what, with the first installed model that has the task diarize: speakers are A, B and so on
+    #[arg(long)]
+    speakers: bool,
     #[command(flatten)]
     options: TranscriptionFlags,
     /// Fail if the model is not installed, instead of pulling it
@@ -60,24 +64,41 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             "add --format json",
         ));
     }
+    if options.words() && args.speakers {
+        return Err(failure::usage("--words has no effect with --speakers", "leave one out"));
+    }
     let options = options.clone().checked();
     let options = options.map_err(|error| failure::usage(error.message, "see `izwi help transcribe`"))?;
+    // Speakers are those of words.
+    let has_words = options.words();
+    let options = if args.speakers { options.with_words() } else { options };
     let recordings = recordings::find(&args.files)?;
     let destinations = transcripts::destinations(args.format, args.output.as_deref(), &recordings)?;
     let store = models::open(&resolved.settings)?;
+    let speakers = args.speakers.then(|| models::installed_with(&store, Task::Diarize)).transpose()?;
     let mut config = engine::local_config(resolved);
     config.model = models::asr_model(&store, resolved)?;
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
-
-    let job =
-        Job { format: args.format, options, recordings, destinations, max_bytes: config.max_audio_bytes };
+    let job = Job {
+        format: args.format,
+        options,
+        has_words,
+        speakers: speakers.map(|model| EngineCoreConfig { model, ..config.clone() }),
+        recordings,
+        destinations,
+        max_bytes: config.max_audio_bytes,
+    };
     engine::run_model(config, remote, async |loaded| job.run(loaded).await)
 }
 
 struct Job {
     format: Format,
     options: TranscriptionOptions,
+    /// Whether words are written, too.
+    has_words: bool,
+    /// The model that tells speakers, if they are asked for.
+    speakers: Option<EngineCoreConfig>,
     recordings: Vec<Recording>,
     destinations: Destinations,
     /// Largest file, in bytes.
@@ -87,6 +108,11 @@ struct Job {
 impl Job {
     async fn run(&self, loaded: Loaded) -> Result<()> {
         let Loaded { engine, mut interrupt, .. } = loaded;
+        let speakers = match &self.speakers {
+            Some(config) => Some(engine::load(config.clone(), &mut interrupt).await?),
+            None => None,
+        };
+        let engines = Engines { text: &engine, speakers: speakers.as_ref() };
         let files = self.recordings.iter().map(|recording| recording.read(self.max_bytes)).collect();
         let progress = RefCell::new(TranscriptionProgress::new(self.recordings.len()));
         let (mut has_failed, mut audio_s) = (false, 0.0);
@@ -112,7 +138,7 @@ impl Job {
         };
         let on_event = |event: transcription::Event<'_>| progress.borrow_mut().update(event);
         let request = |audio| EngineCoreRequest::asr(audio).with_transcription(self.options.clone());
-        transcription::transcribe_all(&engine, files, request, &mut interrupt, on_event, deliver).await?;
+        transcription::transcribe_all(engines, files, request, &mut interrupt, on_event, deliver).await?;
         if self.recordings.len() > 1 && audio_s > 0.0 {
             let took_s = begun.elapsed().as_secs_f64();
             output::status(&format!("all: {audio_s:.2} s in {took_s:.2} s, RTF {:.3}", took_s / audio_s));
@@ -121,7 +147,8 @@ impl Job {
     }
 
     fn deliver(&self, index: usize, done: &Transcription) -> Result<()> {
-        let text = self.format.render(done, self.options.translate, self.options.words())?;
+        let with = With { words: self.has_words, speakers: self.speakers.is_some() };
+        let text = self.format.render(done, self.options.translate, with)?;
         let name = self.recordings[index].name();
         self.destinations.write(index, &name, &text)?;
         self.report(index, done);

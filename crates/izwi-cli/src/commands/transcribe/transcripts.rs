@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
+use izwi_core::engine::speakers::speaker_name;
+use izwi_core::engine::{Segment, Transcript};
 use izwi_server::{AsrTask, FinishedTranscript, JsonExtras, TranscriptFormat};
 
 use crate::transcription::Transcription;
@@ -24,6 +26,13 @@ pub(super) enum Format {
     Vtt,
     /// The verbose JSON object of the OpenAI API, on one line
     Json,
+}
+
+/// What a transcript has besides its text.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct With {
+    pub(super) words: bool,
+    pub(super) speakers: bool,
 }
 
 impl Format {
@@ -48,23 +57,43 @@ impl Format {
     ///
     /// # Errors
     /// Serialising to JSON fails.
-    pub(super) fn render(self, done: &Transcription, translated: bool, words: bool) -> Result<String> {
+    pub(super) fn render(self, done: &Transcription, translated: bool, with: With) -> Result<String> {
+        let named = with.speakers.then(|| with_names(&done.transcript));
+        let transcript = named.as_ref().filter(|_| self != Self::Json).unwrap_or(&done.transcript);
         let (format, end) = match self {
             Self::Text => (TranscriptFormat::Text, "\n"),
             Self::Srt => (TranscriptFormat::Srt, ""),
             Self::Vtt => (TranscriptFormat::Vtt, ""),
+            Self::Json if with.speakers => (TranscriptFormat::DiarizedJson, "\n"),
             Self::Json => (TranscriptFormat::VerboseJson, "\n"),
         };
         let finished = FinishedTranscript {
-            transcript: &done.transcript,
+            transcript,
             task: if translated { AsrTask::Translate } else { AsrTask::Transcribe },
             duration_s: done.stats.audio_duration.as_secs_f64(),
-            with_words: words,
+            with_words: with.words,
             extras: JsonExtras::default(),
         };
         let text = format.render(&finished).context("cannot write the transcript as JSON")?;
         Ok(text + end)
     }
+}
+
+/// A transcript whose text has the name of each speaker where they begin, on a line of its own.
+fn with_names(transcript: &Transcript) -> Transcript {
+    let mut before = None;
+    let named = transcript.segments.iter().map(|segment| {
+        let text = match segment.speaker {
+            Some(speaker) if before != Some(speaker) => {
+                let name = speaker_name(speaker);
+                format!("{}{name}: {}", if before.is_some() { "\n" } else { "" }, segment.text.trim_start())
+            }
+            _ => segment.text.clone(),
+        };
+        before = segment.speaker.or(before);
+        Segment { text, ..segment.clone() }
+    });
+    Transcript { segments: named.collect(), ..transcript.clone() }
 }
 
 /// Destinations of the transcripts.
@@ -173,7 +202,7 @@ fn files_in(folder: &Path, format: Format, recordings: &[Recording]) -> Result<V
 mod tests {
     use std::time::Duration;
 
-    use izwi_core::engine::{FinishReason, RequestStats, Segment, Transcript, Word};
+    use izwi_core::engine::{FinishReason, RequestStats, Word};
 
     use super::*;
 
@@ -206,7 +235,10 @@ mod tests {
 
     #[test]
     fn each_format_is_rendered() {
-        let render = |format: Format, words| format.render(&transcription(), false, words).unwrap();
+        let render = |format: Format, words| {
+            let with = With { words, speakers: false };
+            format.render(&transcription(), false, with).unwrap()
+        };
         assert_eq!(render(Format::Text, false), "Hi.\n");
         assert_eq!(render(Format::Srt, false), "1\n00:00:00,000 --> 00:00:01,000\nHi.\n\n");
         assert_eq!(render(Format::Vtt, false), "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nHi.\n\n");
@@ -216,6 +248,23 @@ mod tests {
         assert_eq!(
             (json(false)["duration"].as_f64(), json(false)["task"].as_str()),
             (Some(1.0), Some("transcribe"))
+        );
+    }
+
+    #[test]
+    fn speakers_are_named_where_they_begin() {
+        let mut done = transcription();
+        let said = |text: &str, speaker| Segment { text: text.to_owned(), speaker, ..Segment::default() };
+        done.transcript.segments =
+            vec![said(" Hi.", Some(0)), said(" How?", Some(0)), said(" Fine.", Some(1)), said(" So", None)];
+        let render =
+            |format: Format| format.render(&done, false, With { words: false, speakers: true }).unwrap();
+        assert_eq!(render(Format::Text), "A: Hi. How?\nB: Fine. So\n");
+        assert!(render(Format::Srt).contains("\nB: Fine.\n"));
+        let json: serde_json::Value = serde_json::from_str(&render(Format::Json)).unwrap();
+        assert_eq!(
+            (&json["segments"][2]["speaker"], &json["segments"][2]["text"]),
+            (&"B".into(), &"Fine.".into())
         );
     }
 

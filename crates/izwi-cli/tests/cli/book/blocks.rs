@@ -3,8 +3,13 @@
 //! A block that cannot run on every machine has a line `<!-- no-run: REASON -->` before it; [`REASONS`] has those that count.
 
 /// Why a block is not run.
-const REASONS: [&str; 4] =
-    ["changes the services of the user", "needs a release", "needs another program", "runs for minutes"];
+const REASONS: [&str; 4] = [
+    "changes the services of the user",
+    "needs a model of your own",
+    "needs a release",
+    "needs another program",
+    "runs for minutes",
+];
 
 /// What runs a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

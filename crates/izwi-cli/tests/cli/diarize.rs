@@ -1,0 +1,76 @@
+//! `izwi diarize`: formats and refusals, with a tiny network that a manifest of the user names.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Izwi, refused};
+
+/// `izwi` with a model `who`, installed in a folder of the user's own.
+fn with_model() -> Izwi {
+    let izwi = Izwi::alone();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/parakeet/sortformer");
+    for folder in ["home/manifests", "mine/who"] {
+        fs::create_dir_all(izwi.path(folder)).unwrap();
+    }
+    for file in ["model_config.yaml", "model.safetensors"] {
+        fs::copy(golden.join(file), izwi.path("mine/who").join(file)).unwrap();
+    }
+    let manifest = format!(
+        "name = \"who\"\nfamily = \"sortformer\"\ndescription = \"who speaks when\"\ntask = [\"diarize\"]\n\
+         licence = \"MIT\"\nlanguages = [\"en\"]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"{:0>40}\"\n\
+         [[sources.files]]\npath = \"b.nemo\"\ntarget = \"model.safetensors\"\nconvert = \"nemo\"\ntrust = \"first-use\"\n",
+        "1"
+    );
+    fs::write(izwi.path("home/manifests/who.toml"), manifest).unwrap();
+    let samples: Vec<f32> = (0..48_000).map(|n| ((n as f32).powi(2) * 1e-4).sin() * 0.5).collect();
+    fs::write(izwi.path("a.wav"), izwi_audio::wav::to_bytes(&samples, 16_000).unwrap()).unwrap();
+    fs::write(izwi.path("silence.wav"), izwi_audio::wav::to_bytes(&[0.0; 480], 16_000).unwrap()).unwrap();
+    izwi
+}
+
+#[test]
+fn turns_are_written_in_each_format() {
+    let izwi = with_model();
+    let diarize = |more: &[&str]| {
+        let mut command = izwi.command(&["diarize", "--models-dir", "mine", "--dtype", "f32"]);
+        command.args(more).output().unwrap()
+    };
+    let output = diarize(&["a.wav", "-f", "json"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && stderr.contains("a.wav: 3.00 s, ") && stderr.contains("RTF"),
+        "{stderr}"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["duration"], 3.0);
+    let turns = json["segments"].as_array().unwrap().len();
+    assert!(turns > 0);
+    let output = diarize(&["a.wav", "-f", "rttm", "-o", "a.rttm"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    let rttm = fs::read_to_string(izwi.path("a.rttm")).unwrap();
+    assert_eq!(rttm.lines().count(), turns);
+    assert!(
+        rttm.lines().all(|line| line.starts_with("SPEAKER a 1 ") && line.split(' ').count() == 10),
+        "{rttm}"
+    );
+    let text = diarize(&["a.wav"]).stdout;
+    assert_eq!(String::from_utf8(text).unwrap().lines().count(), turns);
+    let output = diarize(&["silence.wav"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("silence.wav: 0.03 s"));
+}
+
+#[test]
+fn what_cannot_be_told_is_refused() {
+    let izwi = with_model();
+    refused(&izwi.run(&["diarize"]), 2, &["RECORDING"]);
+    refused(&izwi.run(&["diarize", "a.wav", "-f", "srt"]), 2, &["rttm"]);
+    refused(&izwi.run(&["diarize", "b.wav"]), 1, &["cannot read b.wav"]);
+    refused(&izwi.run(&["diarize", "a.wav"]), 1, &["task diarize", "--model"]);
+    refused(&izwi.run(&["diarize", "a.wav", "--model", "hibari"]), 2, &["'hibari'", "task diarize"]);
+    refused(&izwi.run(&["transcribe", "a.wav", "--speakers"]), 1, &["task diarize", "docs/diarization.md"]);
+    let both = ["transcribe", "a.wav", "--speakers", "--words", "-f", "json"];
+    refused(&izwi.run(&both), 2, &["--words has no effect with --speakers"]);
+    fs::write(izwi.path("c.wav"), "no audio").unwrap();
+    refused(&izwi.run(&["diarize", "c.wav", "--models-dir", "mine"]), 1, &["c.wav", "no supported format"]);
+}
