@@ -66,7 +66,7 @@ fn what_cannot_be_told_is_refused() {
     refused(&izwi.run(&["diarize"]), 2, &["RECORDING"]);
     refused(&izwi.run(&["diarize", "a.wav", "-f", "srt"]), 2, &["rttm"]);
     refused(&izwi.run(&["diarize", "b.wav"]), 1, &["cannot read b.wav"]);
-    refused(&izwi.run(&["diarize", "a.wav"]), 1, &["task diarize", "--model"]);
+    refused(&izwi.run(&["diarize", "a.wav"]), 1, &["task diarize", "docs/diarization.md"]);
     refused(&izwi.run(&["diarize", "a.wav", "--model", "hibari"]), 2, &["'hibari'", "task diarize"]);
     refused(&izwi.run(&["transcribe", "a.wav", "--speakers"]), 1, &["task diarize", "docs/diarization.md"]);
     let both = ["transcribe", "a.wav", "--speakers", "--words", "-f", "json"];

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::schemas;
+use super::seconds::rounded;
 use super::transcription::DurationUsage;
-use super::verbose_json::rounded;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "a JSON object")]

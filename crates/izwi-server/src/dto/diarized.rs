@@ -1,16 +1,13 @@
 //! `response_format: "diarized_json"` of a transcription. Names are those of the `openai` package.
 
-use izwi_core::engine::speakers::speaker_name;
-use izwi_core::engine::{Segment, Transcript};
+use izwi_core::engine::Transcript;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::diarized_segment::DiarizedSegment;
 use super::schemas;
+use super::seconds::rounded;
 use super::transcription::DurationUsage;
-use super::verbose_json::rounded;
-
-/// The name of a speaker where nobody was heard.
-const UNKNOWN: &str = "unknown";
 
 /// A transcript whose segments have speakers. Times in seconds.
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,31 +28,6 @@ pub(crate) struct DiarizedTranscript {
 pub(crate) enum DiarizedPart {
     #[serde(rename = "transcript.text.segment")]
     Segment(DiarizedSegment),
-}
-
-/// What one speaker says.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DiarizedSegment {
-    /// `seg_` and its number, from 0.
-    id: String,
-    start: f64,
-    end: f64,
-    /// `A`, `B` and so on, in the order in which they begin.
-    speaker: String,
-    text: String,
-}
-
-impl DiarizedSegment {
-    /// The segment of this number.
-    pub(crate) fn new((number, segment): (usize, &Segment)) -> Self {
-        Self {
-            id: format!("seg_{number}"),
-            start: rounded(segment.start_s),
-            end: rounded(segment.end_s),
-            speaker: segment.speaker.map_or_else(|| UNKNOWN.to_owned(), speaker_name),
-            text: segment.text.trim().to_owned(),
-        }
-    }
 }
 
 impl DiarizedTranscript {

@@ -5,7 +5,7 @@ use izwi_types::{Segment, TokenLogprob, TranscriptionOptions};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::diarized::DiarizedSegment;
+use super::diarized_segment::DiarizedSegment;
 use super::schemas;
 use crate::extract::WithOptions;
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schemas;
+use super::seconds::rounded;
 use super::transcription::DurationUsage;
 
 /// The verbose form of a transcript. Times in seconds.
@@ -95,9 +96,4 @@ fn verbose_segment((id, segment): (usize, &Segment)) -> VerboseSegment {
         compression_ratio: segment.compression_ratio,
         no_speech_prob: segment.no_speech_prob,
     }
-}
-
-/// To whole milliseconds.
-pub(crate) fn rounded(seconds: f64) -> f64 {
-    (seconds * 1000.0).round() / 1000.0
 }

@@ -12,9 +12,8 @@ use izwi_core::engine::speakers::SpeakerJoin;
 use izwi_core::engine::{EngineCoreRequest, RequestId, RequestStats, Segment, StreamingOutput};
 use tokio::sync::mpsc;
 
-use super::streamed::{self, event};
-use super::transcriptions::{FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, refusal};
-use crate::dto::diarized::DiarizedSegment;
+use super::streamed::{self, FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, event};
+use crate::dto::diarized_segment::DiarizedSegment;
 use crate::dto::transcription::{TokensUsage, TranscriptEvent};
 use crate::error::ApiError;
 use crate::record;
@@ -36,7 +35,9 @@ impl Source {
     async fn start(engine: Lease, request: EngineCoreRequest, field: &'static str) -> Result<Self, ApiError> {
         let id = request.id.clone();
         let started = engine.generate_streaming(request.with_streaming(true)).await;
-        let (_, chunks) = started.map_err(|error| refusal(error, &engine, &id, field))?;
+        let (_, chunks) = started.map_err(|error| {
+            ApiError::from_engine(error, &engine.profile().model, &id).about_recording(field)
+        })?;
         Ok(Self { engine, id, chunks, stats: None })
     }
 

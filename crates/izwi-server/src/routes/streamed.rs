@@ -1,5 +1,7 @@
 //! Streamed response bodies, whose statistics follow as trailers. Knows no event and no audio.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -7,9 +9,17 @@ use bytes::Bytes;
 use futures::Stream;
 use http_body::Frame;
 use http_body_util::StreamBody;
+use izwi_core::engine::{FinishReason, RequestId, RequestStats};
 use serde::Serialize;
 
+use crate::error::ApiError;
+use crate::registry::Lease;
 use crate::stats_headers;
+
+/// How long a stream waits for its first text before the response starts. A failure until then has a status.
+pub(super) const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of keep-alive comments while there is no new text.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
@@ -34,4 +44,13 @@ pub(super) fn event<T: Serialize>(event: &T) -> Bytes {
     // Serializing strings and numbers cannot fail.
     let json = serde_json::to_string(event).unwrap_or_default();
     format!("data: {json}\n\n").into()
+}
+
+/// Refuses the end of a request that failed.
+pub(super) fn check_end(stats: &RequestStats, engine: &Lease, id: &RequestId) -> Result<(), ApiError> {
+    match stats.finish_reason {
+        FinishReason::Error => Err(ApiError::from_failure(stats.error.clone(), &engine.profile().model, id)),
+        FinishReason::Cancelled => Err(ApiError::Draining),
+        _ => Ok(()),
+    }
 }

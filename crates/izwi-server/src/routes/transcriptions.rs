@@ -3,7 +3,6 @@
 //! A disconnect drops the handler or the body, which aborts the engine's request.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
@@ -12,13 +11,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
-use izwi_core::engine::{
-    EngineCoreRequest, EngineError, FinishReason, RequestId, RequestStats, StreamingOutput, Task,
-};
+use izwi_core::engine::{EngineCoreRequest, EngineError, RequestId, RequestStats, StreamingOutput, Task};
 use tokio::sync::mpsc;
 
 use super::diarized;
-use super::streamed::{self, event};
+use super::streamed::{self, FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, event};
 use crate::dto::transcription::{
     LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
 };
@@ -32,11 +29,6 @@ use crate::stats_headers;
 use crate::transcript_format::{AsrTask, TranscriptFormat, detected};
 use crate::transcription::{CheckedRequest, TextDeltas};
 use crate::upload::Upload;
-
-/// How long a stream waits for its first text before the response starts. A failure until then has a status.
-pub(super) const FIRST_TEXT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of keep-alive comments while there is no new text.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Speech to text, in the language of the recording
 #[utoipa::path(
@@ -124,7 +116,7 @@ pub async fn respond(
     Ok(response)
 }
 
-pub(super) fn refusal(error: EngineError, engine: &Lease, id: &RequestId, field: &'static str) -> ApiError {
+fn refusal(error: EngineError, engine: &Lease, id: &RequestId, field: &'static str) -> ApiError {
     ApiError::from_engine(error, &engine.profile().model, id).about_recording(field)
 }
 
@@ -229,14 +221,5 @@ impl TranscriptStream {
             logprobs: extras.logprobs.then(|| std::mem::take(&mut self.logprobs)),
             usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
         }
-    }
-}
-
-/// Refuses the end of a request that failed.
-pub(super) fn check_end(stats: &RequestStats, engine: &Lease, id: &RequestId) -> Result<(), ApiError> {
-    match stats.finish_reason {
-        FinishReason::Error => Err(ApiError::from_failure(stats.error.clone(), &engine.profile().model, id)),
-        FinishReason::Cancelled => Err(ApiError::Draining),
-        _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 //! A block that cannot run on every machine has a line `<!-- no-run: REASON -->` before it; [`REASONS`] has those that count.
 
 /// Why a block is not run.
-const REASONS: [&str; 4] = [
+const REASONS: [&str; 5] = [
     "changes the services of the user",
     "needs a model of your own",
     "needs a release",

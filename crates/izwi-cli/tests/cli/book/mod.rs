@@ -54,6 +54,7 @@ pages! {
     choosing: "docs/choosing.md" => ["whisper-large-v3-turbo", "amiable himself"];
     conversations: "docs/conversations.md" => [];
     deepgram: "docs/deepgram.md" => ["\"transcript\":\"Hello"];
+    diarization: "docs/diarization.md" => [];
     dictating: "docs/dictating.md" => ["for your country", "session.done"];
     elevenlabs: "docs/elevenlabs.md" => [];
     home_assistant: "docs/home-assistant.md" => ["samples"];

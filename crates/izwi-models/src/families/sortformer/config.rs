@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::super::nemo::{self, Encoder, MAX_COUNT, MAX_SIZE, Preprocessor, dim, same};
 use super::super::settings::{self, within};
-use super::memory::{Rules, SPEAKERS};
+use super::latency::SPEAKERS;
+use super::memory::Rules;
 use crate::conformer::{MelShape, Shape};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;

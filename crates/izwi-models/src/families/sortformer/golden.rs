@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde::Deserialize;
 
 use super::super::golden_set::{self, GoldenSet, TOLERANCE, by_rows, compare, values, with};
-use super::memory::{Memory, SPEAKERS};
+use super::latency::SPEAKERS;
+use super::memory::Memory;
 use super::turns::Turns;
 use super::*;
 use crate::mini_engine::{MiniEngine, Sequence, alone};

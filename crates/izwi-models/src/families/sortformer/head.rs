@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::config::HeadShape;
-use super::memory::{Row, SPEAKERS};
+use super::latency::{Row, SPEAKERS};
 use izwi_nn::Error;
 use izwi_nn::attention::bidirectional;
 use izwi_nn::checkpoint::Checkpoint;

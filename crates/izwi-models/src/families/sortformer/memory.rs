@@ -11,13 +11,7 @@ use serde::Deserialize;
 
 use super::super::nemo::MAX_COUNT;
 use super::super::settings::within;
-use super::session::Latency;
-
-/// Speakers that the network tells apart.
-pub(super) const SPEAKERS: usize = 4;
-
-/// The probability of each speaker in a row.
-pub(super) type Row = [f32; SPEAKERS];
+use super::latency::{Latency, Row, SPEAKERS};
 
 /// Which rows are remembered: `sortformer_modules` of a configuration.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -12,8 +12,9 @@ use candle_core::{Device, Tensor};
 
 use self::config::Config;
 use self::head::Head;
-use self::memory::{Row, Rules};
-use self::session::{Latency, Piece, Session};
+use self::latency::{Latency, Row};
+use self::memory::Rules;
+use self::session::{Piece, Session};
 use self::turns::{Thresholds, Turn};
 use super::LoadOptions;
 use super::nemo::{ROW_S, SAMPLE_RATE_HZ};
@@ -33,6 +34,7 @@ mod config;
 #[cfg(test)]
 mod golden;
 mod head;
+mod latency;
 mod memory;
 mod session;
 mod turns;

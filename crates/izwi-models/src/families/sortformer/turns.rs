@@ -3,7 +3,7 @@
 //! Source: `vad_utils` of the Python package `nemo-toolkit` 3.0.0 (`binarization`, `filtering`), on its grid of 10 ms; where its
 //! merging depends on the order of equal starts, turns are united.
 
-use super::memory::{Row, SPEAKERS};
+use super::latency::{Row, SPEAKERS};
 
 /// Values of the grid to a row, and seconds of a value.
 const VALUES_PER_ROW: usize = 8;

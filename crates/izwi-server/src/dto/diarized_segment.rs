@@ -1,0 +1,36 @@
+//! A segment of a transcript with speakers, in a body or as an event.
+
+use izwi_core::engine::Segment;
+use izwi_core::engine::speakers::speaker_name;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::seconds::rounded;
+
+/// The name of a speaker where nobody was heard.
+const UNKNOWN: &str = "unknown";
+
+/// What one speaker says.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DiarizedSegment {
+    /// `seg_` and its number, from 0.
+    id: String,
+    start: f64,
+    end: f64,
+    /// `A`, `B` and so on, in the order in which they begin.
+    speaker: String,
+    text: String,
+}
+
+impl DiarizedSegment {
+    /// The segment of this number.
+    pub(crate) fn new((number, segment): (usize, &Segment)) -> Self {
+        Self {
+            id: format!("seg_{number}"),
+            start: rounded(segment.start_s),
+            end: rounded(segment.end_s),
+            speaker: segment.speaker.map_or_else(|| UNKNOWN.to_owned(), speaker_name),
+            text: segment.text.trim().to_owned(),
+        }
+    }
+}
