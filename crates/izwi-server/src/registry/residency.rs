@@ -290,7 +290,7 @@ impl Residency {
     /// Whether the memory of the process allows no further transcription by this model. One at a time is always allowed.
     fn is_full_for(&self, id: &str) -> bool {
         let Some(limit) = self.process_bytes else { return false };
-        let transcribes = |entry: &&Entry| entry.tasks.iter().any(|task| task.listens());
+        let transcribes = |entry: &&Entry| entry.tasks.contains(&Task::Asr);
         if self.entries.get(id).is_none_or(|entry| !transcribes(&entry)) {
             return false;
         }

@@ -249,7 +249,7 @@ impl Sortformer {
 /// A recording by its highest sample, as the reference has it.
 fn scaled(samples: &[f32]) -> Arc<[f32]> {
     let peak = samples.iter().copied().fold(f32::NEG_INFINITY, f32::max) + PEAK_GUARD;
-    // A recording without a sample above zero by more than the guard stays as it is.
+    // One whose samples are all negative, beyond the guard, stays as it is.
     if peak > 0.0 && peak.is_finite() {
         samples.iter().map(|sample| sample / peak).collect()
     } else {
