@@ -236,7 +236,7 @@ def errors(client: openai.OpenAI, audio: bytes, asr_model: str) -> None:
         openai.BadRequestError,
         "response_format",
         lambda: create(model=asr_model, file=file_of(audio), response_format="diarized_json"),
-        "verbose_json",
+        "tells speakers apart",
     )
     refused(
         openai.BadRequestError,
