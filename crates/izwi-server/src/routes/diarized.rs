@@ -3,16 +3,16 @@
 //! A disconnect drops the body, which aborts the requests of both models.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use axum::response::Response;
 use bytes::Bytes;
-use futures::stream;
 use http_body::Frame;
 use izwi_core::engine::speakers::SpeakerJoin;
 use izwi_core::engine::{EngineCoreRequest, RequestId, RequestStats, Segment, StreamingOutput};
 use tokio::sync::mpsc;
 
-use super::streamed::{self, FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, event};
+use super::streamed::{self, Events, check_end, event};
 use crate::dto::diarized_segment::DiarizedSegment;
 use crate::dto::transcription::{TokensUsage, TranscriptEvent};
 use crate::error::ApiError;
@@ -64,22 +64,9 @@ pub(super) async fn stream(
 ) -> Result<Response, ApiError> {
     let turns = Source::start(speakers.0, Speakers::request(&request), field).await?;
     let text = Source::start(engine, request, field).await?;
-    let mut transcript = DiarizedStream {
-        text,
-        turns,
-        join: SpeakerJoin::new(),
-        told: 0,
-        whole: TextDeltas::default(),
-        pending: VecDeque::new(),
-        is_over: false,
-    };
-    if let Ok(first) = tokio::time::timeout(FIRST_TEXT_TIMEOUT, transcript.advance()).await {
-        first?;
-    }
-    let frames = stream::unfold(transcript, |mut transcript| async {
-        Some((Ok::<_, ApiError>(transcript.next().await?), transcript))
-    });
-    Ok(streamed::response(frames, streamed::EVENT_STREAM))
+    let transcript =
+        DiarizedStream { text, turns, join: SpeakerJoin::new(), told: 0, whole: TextDeltas::default() };
+    streamed::events(transcript).await
 }
 
 struct DiarizedStream {
@@ -89,33 +76,10 @@ struct DiarizedStream {
     /// Segments that were sent.
     told: usize,
     whole: TextDeltas,
-    pending: VecDeque<Frame<Bytes>>,
-    is_over: bool,
 }
 
-impl DiarizedStream {
-    async fn next(&mut self) -> Option<Frame<Bytes>> {
-        loop {
-            if let Some(frame) = self.pending.pop_front() {
-                return Some(frame);
-            }
-            if self.is_over {
-                return None;
-            }
-            match tokio::time::timeout(KEEP_ALIVE, self.advance()).await {
-                // A comment, which clients ignore.
-                Err(_) => return Some(Frame::data(Bytes::from_static(b":\n\n"))),
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    self.is_over = true;
-                    return Some(Frame::data(event(&error.envelope())));
-                }
-            }
-        }
-    }
-
-    /// Takes the next chunk of either model. Loses none when it is dropped.
-    async fn advance(&mut self) -> Result<(), ApiError> {
+impl Events for DiarizedStream {
+    async fn advance(&mut self, frames: &mut VecDeque<Frame<Bytes>>) -> Result<ControlFlow<()>, ApiError> {
         tokio::select! {
             segments = self.text.next() => self.join.add(segments?),
             turns = self.turns.next() => self.join.add_turns(turns?),
@@ -125,7 +89,7 @@ impl DiarizedStream {
             let _ = self.whole.push(&segment.text);
             let segment = DiarizedSegment::new((self.told, &segment));
             self.told += 1;
-            self.pending.push_back(Frame::data(event(&TranscriptEvent::Segment(segment))));
+            frames.push_back(Frame::data(event(&TranscriptEvent::Segment(segment))));
         }
         if let (Some(stats), Some(_)) = (&self.text.stats, &self.turns.stats) {
             record::generated(&self.text.engine, stats, stats.finish_reason);
@@ -135,10 +99,10 @@ impl DiarizedStream {
                 logprobs: None,
                 usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
             };
-            self.pending.push_back(Frame::data(event(&done)));
-            self.pending.push_back(Frame::trailers(stats_headers::of(stats)));
-            self.is_over = true;
+            frames.push_back(Frame::data(event(&done)));
+            frames.push_back(Frame::trailers(stats_headers::of(stats)));
+            return Ok(ControlFlow::Break(()));
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }

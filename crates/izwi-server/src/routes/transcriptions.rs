@@ -3,19 +3,19 @@
 //! A disconnect drops the handler or the body, which aborts the engine's request.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
-use futures::stream;
 use http_body::Frame;
 use izwi_core::engine::{EngineCoreRequest, EngineError, RequestId, RequestStats, StreamingOutput, Task};
 use tokio::sync::mpsc;
 
 use super::diarized;
-use super::streamed::{self, FIRST_TEXT_TIMEOUT, KEEP_ALIVE, check_end, event};
+use super::streamed::{self, Events, check_end, event};
 use crate::dto::transcription::{
     LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
 };
@@ -130,7 +130,7 @@ async fn stream(
     let id = request.id.clone();
     let streaming = engine.generate_streaming(request).await;
     let (_, chunks) = streaming.map_err(|error| refusal(error, &engine, &id, field))?;
-    let mut transcript = TranscriptStream {
+    let transcript = TranscriptStream {
         chunks,
         id,
         checked,
@@ -138,20 +138,12 @@ async fn stream(
         deltas: TextDeltas::default(),
         logprobs: Vec::new(),
         sent_logprobs: 0,
-        pending: VecDeque::new(),
-        is_over: false,
         engine,
     };
-    if let Ok(first) = tokio::time::timeout(FIRST_TEXT_TIMEOUT, transcript.chunks.recv()).await {
-        transcript.take(first)?;
-    }
-    let frames = stream::unfold(transcript, |mut transcript| async {
-        Some((Ok::<_, ApiError>(transcript.next().await?), transcript))
-    });
-    Ok(streamed::response(frames, streamed::EVENT_STREAM))
+    streamed::events(transcript).await
 }
 
-/// A transcript in progress. Dropping it drops the engine's receiver, which aborts the request.
+/// A transcript in progress.
 struct TranscriptStream {
     chunks: mpsc::Receiver<StreamingOutput>,
     id: RequestId,
@@ -163,35 +155,22 @@ struct TranscriptStream {
     logprobs: Vec<LogprobObject>,
     /// How many of them went out with a delta.
     sent_logprobs: usize,
-    pending: VecDeque<Frame<Bytes>>,
-    is_over: bool,
     engine: Lease,
 }
 
-impl TranscriptStream {
-    async fn next(&mut self) -> Option<Frame<Bytes>> {
-        loop {
-            if let Some(frame) = self.pending.pop_front() {
-                return Some(frame);
-            }
-            if self.is_over {
-                return None;
-            }
-            match tokio::time::timeout(KEEP_ALIVE, self.chunks.recv()).await {
-                // A comment, which clients ignore.
-                Err(_) => return Some(Frame::data(Bytes::from_static(b":\n\n"))),
-                Ok(chunk) => {
-                    if let Err(error) = self.take(chunk) {
-                        self.is_over = true;
-                        return Some(Frame::data(event(&error.envelope())));
-                    }
-                }
-            }
-        }
+impl Events for TranscriptStream {
+    async fn advance(&mut self, frames: &mut VecDeque<Frame<Bytes>>) -> Result<ControlFlow<()>, ApiError> {
+        let chunk = self.chunks.recv().await.ok_or(ApiError::CutOff)?;
+        self.take(chunk, frames)
     }
+}
 
-    fn take(&mut self, chunk: Option<StreamingOutput>) -> Result<(), ApiError> {
-        let chunk = chunk.ok_or(ApiError::CutOff)?;
+impl TranscriptStream {
+    fn take(
+        &mut self,
+        chunk: StreamingOutput,
+        frames: &mut VecDeque<Frame<Bytes>>,
+    ) -> Result<ControlFlow<()>, ApiError> {
         if let Some(stats) = &chunk.stats {
             record::generated(&self.engine, stats, stats.finish_reason);
             check_end(stats, &self.engine, &self.id)?;
@@ -200,16 +179,15 @@ impl TranscriptStream {
         if let Some(delta) = chunk.text.as_deref().and_then(|text| self.deltas.push(text)) {
             let sent = std::mem::replace(&mut self.sent_logprobs, self.logprobs.len());
             let logprobs = self.checked.options.logprobs().then(|| self.logprobs[sent..].to_vec());
-            self.pending.push_back(Frame::data(event(&TranscriptEvent::Delta { delta, logprobs })));
+            frames.push_back(Frame::data(event(&TranscriptEvent::Delta { delta, logprobs })));
         }
         self.language = chunk.language.or_else(|| self.language.take());
         if let Some(stats) = &chunk.stats {
             let done = self.done(stats);
-            self.pending.push_back(Frame::data(event(&done)));
-            self.pending.push_back(Frame::trailers(stats_headers::of(stats)));
+            frames.push_back(Frame::data(event(&done)));
+            frames.push_back(Frame::trailers(stats_headers::of(stats)));
         }
-        self.is_over = chunk.is_final;
-        Ok(())
+        Ok(if chunk.is_final { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     /// The last event. Its usage is in tokens, whatever the model.
