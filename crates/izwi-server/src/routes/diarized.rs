@@ -47,11 +47,12 @@ impl Source {
             return std::future::pending().await;
         }
         let chunk = self.chunks.recv().await.ok_or(ApiError::CutOff)?;
-        if let Some(stats) = &chunk.stats {
-            check_end(stats, &self.engine, &self.id)?;
-        }
         self.stats = chunk.stats;
         Ok(chunk.segments)
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        self.stats.as_ref().map_or(Ok(()), |stats| check_end(stats, &self.engine, &self.id))
     }
 }
 
@@ -81,9 +82,16 @@ struct DiarizedStream {
 impl Events for DiarizedStream {
     async fn advance(&mut self, frames: &mut VecDeque<Frame<Bytes>>) -> Result<ControlFlow<()>, ApiError> {
         tokio::select! {
-            segments = self.text.next() => self.join.add(segments?),
+            segments = self.text.next() => {
+                self.join.add(segments?);
+                if let Some(stats) = &self.text.stats {
+                    record::generated(&self.text.engine, stats, stats.finish_reason);
+                }
+            }
             turns = self.turns.next() => self.join.add_turns(turns?),
         }
+        self.text.check()?;
+        self.turns.check()?;
         for segment in self.join.take(self.turns.stats.is_some()) {
             // The whole text is trimmed as that of other formats.
             let _ = self.whole.push(&segment.text);
@@ -92,7 +100,6 @@ impl Events for DiarizedStream {
             frames.push_back(Frame::data(event(&TranscriptEvent::Segment(segment))));
         }
         if let (Some(stats), Some(_)) = (&self.text.stats, &self.turns.stats) {
-            record::generated(&self.text.engine, stats, stats.finish_reason);
             let done = TranscriptEvent::Done {
                 text: std::mem::take(&mut self.whole).into_text(),
                 languages: None,
