@@ -517,9 +517,9 @@ impl Member {
         self.arbiter.lock().pauses.longest(Instant::now())
     }
 
-    /// The longest pause of the device for which streams that begin are prepared.
-    pub(super) fn late_pause(&self) -> Duration {
-        self.arbiter.lock().pauses.longest_lately(Instant::now())
+    /// The longest pause of the device in the last minutes: streams begin ahead of another one.
+    pub(super) fn recent_pause(&self) -> Duration {
+        self.arbiter.lock().pauses.longest_recent(Instant::now())
     }
 
     /// The other engines of the device.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// How long a pause is remembered.
 const MEMORY: Duration = Duration::from_secs(3_600);
 /// So soon after a pause streams begin as if it came again.
-const LATELY: Duration = Duration::from_secs(300);
+const RECENT: Duration = Duration::from_secs(300);
 /// Shorter ones are not counted.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// Longer ones count as this long: nobody stays that far ahead.
@@ -41,8 +41,8 @@ impl Pauses {
     }
 
     /// The longest of the last minutes.
-    pub(super) fn longest_lately(&self, now: Instant) -> Duration {
-        self.longest_within(LATELY, now)
+    pub(super) fn longest_recent(&self, now: Instant) -> Duration {
+        self.longest_within(RECENT, now)
     }
 
     fn longest_within(&self, memory: Duration, now: Instant) -> Duration {
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(pauses.longest(start + 59 * minute), ms(400));
         assert_eq!(pauses.longest(start + 61 * minute), ms(200));
         assert_eq!(
-            (pauses.longest_lately(start + 25 * minute), pauses.longest_lately(start + 26 * minute)),
+            (pauses.longest_recent(start + 25 * minute), pauses.longest_recent(start + 26 * minute)),
             (ms(200), ms(0))
         );
         assert_eq!(pauses.longest(start + 82 * minute), ms(0));

@@ -120,7 +120,7 @@ impl LiveStreams {
             others_ahead_s: others.latest_start.map_or(f64::INFINITY, until_s),
             others_variance: others.variance,
             others_blocking_s: others.blocking_s,
-            pause_s: self.device.late_pause().as_secs_f64(),
+            pause_s: self.device.recent_pause().as_secs_f64(),
             has_bulk: device.has_bulk,
             bulk_owed_s: device.bulk_owed_s,
             bulk_piece_s: device.bulk_piece_s,
