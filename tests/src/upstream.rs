@@ -130,7 +130,9 @@ async fn serve(mut stream: TcpStream, state: &State, reply: &(dyn Fn(usize) -> R
                     permit = gate.acquire() => permit?.forget(),
                     left = gone(&mut stream, state) => return left,
                 }
-                send(&mut stream, &part).await?;
+                if send(&mut stream, &part).await.is_err() {
+                    return gone(&mut stream, state).await;
+                }
                 state.sent.fetch_add(1, Ordering::SeqCst);
             }
             Ok(stream.write_all(b"0\r\n\r\n").await?)
