@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::{EngineCoreConfig, Precision};
-use izwi_tests::{TestServer, guarded};
-use serde_json::json;
+use izwi_tests::{TestServer, eventually, guarded};
+use serde_json::{Value, json};
 
 const MODEL: &str = "pocket-tts-english-cloning";
 const TEXT: &str = "Hello there, how are you today?";
@@ -40,19 +40,25 @@ async fn listeners_are_spread_over_replicas_and_hear_what_one_alone_hears() -> R
         let utterance = session.speak(TEXT).await?;
         Ok::<_, anyhow::Error>(utterance.chunks.into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>())
     };
-    let heard = futures::future::join_all((0..LISTENERS).map(listen)).await;
-    for (seed, heard) in (0..LISTENERS).zip(heard) {
-        ensure!(heard? == whole(seed).await?, "seed {seed} differs on another replica");
-    }
+    // Listeners who happen to come one after another are all served where the first was.
+    eventually("both replicas to have worked", async || {
+        let heard = futures::future::join_all((0..LISTENERS).map(listen)).await;
+        for (seed, heard) in (0..LISTENERS).zip(heard) {
+            ensure!(heard? == whole(seed).await?, "seed {seed} differs on another replica");
+        }
+        let health: Value = server.get("/health").await?.json().await?;
+        let replicas = health["models"][MODEL]["replicas"].as_array().context("no replicas")?;
+        Ok(replicas.iter().all(|replica| replica["steps"].as_u64() > Some(0)))
+    })
+    .await?;
 
-    let health: serde_json::Value = server.get("/health").await?.json().await?;
+    let health: Value = server.get("/health").await?.json().await?;
     let model = &health["models"][MODEL];
     ensure!(model["device"] == "cpu,cpu", "{model}");
     let replicas = model["replicas"].as_array().context("no replicas")?;
     ensure!(replicas.len() == 2, "{model}");
     for replica in replicas {
         ensure!(replica["state"] == "ready" && replica["device"] == "cpu", "{replica}");
-        ensure!(replica["steps"].as_u64() > Some(0), "a replica rests: {model}");
     }
     ensure!(model["steps"] == json!(replicas.iter().filter_map(|one| one["steps"].as_u64()).sum::<u64>()));
     let taken = server.metric("izwi_replica_requests_total", &[&format!("model=\"{MODEL}\"")]).await?;
