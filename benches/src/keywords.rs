@@ -130,6 +130,9 @@ async fn items(args: &Args, names: &[String]) -> Result<Vec<Item>> {
     let plain = text.lines().filter(|line| !line.trim().is_empty()).map(|line| (line.to_owned(), None));
     // Every third pair of a real name and a sentence.
     let texts: Vec<(String, Option<&String>)> = named.chain(real.step_by(3)).chain(plain).collect();
+    if let Some(folder) = &args.speech {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
     let engine = engines::load(TTS_MODEL, args.threads).await?;
     let mut items = Vec::new();
     for (index, (text, name)) in texts.into_iter().enumerate() {

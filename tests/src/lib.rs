@@ -4,6 +4,7 @@
 mod collector;
 mod dice;
 mod gate;
+mod llm;
 mod log;
 mod raw;
 mod recording;
@@ -17,6 +18,7 @@ pub mod wer;
 pub use collector::TraceCollector;
 pub use dice::Dice;
 pub use gate::Gate;
+pub use llm::{Completion, Line, Llm};
 pub use log::Log;
 pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};

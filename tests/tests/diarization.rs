@@ -65,6 +65,33 @@ async fn transcripts_tell_who_says_what() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn known_speakers_are_told_by_name() -> Result<()> {
+    let server = server("diarized-known").await?;
+    // The first second has the voice of the first speaker.
+    let reference = format!("data:audio/wav;base64,{}", base64(&recording(1.0)));
+    let known = [("known_speaker_names[]", "agent"), ("known_speaker_references[]", &*reference)];
+    let speakers = |segments: &Value| -> Vec<Value> {
+        segments.as_array().unwrap().iter().map(|segment| segment["speaker"].clone()).collect()
+    };
+    let whole: Value = server.post_form(TRANSCRIPTIONS, form(&known)).await?.json().await?;
+    assert_eq!(speakers(&whole["segments"]), ["agent", "B", "agent"], "{whole}");
+    let body = json!({
+        "audio": base64(&recording(2.5)), "response_format": "diarized_json",
+        "known_speaker_names": ["agent"], "known_speaker_references": [reference],
+    });
+    let by_json: Value = server.post(TRANSCRIPTIONS, &body).await?.json().await?;
+    assert_eq!(by_json["segments"], whole["segments"]);
+    let streamed = [&known[..], &[("stream", "true")]].concat();
+    let text = server.post_form(TRANSCRIPTIONS, form(&streamed)).await?.text().await?;
+    assert!(text.contains(r#""speaker":"agent""#) && text.contains(r#""speaker":"B""#), "{text}");
+    let nonsense = [known[0], ("known_speaker_references[]", "data:audio/wav;base64,AAAA")];
+    let response = server.post_form(TRANSCRIPTIONS, form(&nonsense)).await?;
+    let (status, body) = (response.status().as_u16(), response.json::<Value>().await?);
+    assert_eq!((status, &body["error"]["param"]), (415, &json!("known_speaker_references")), "{body}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn segments_are_streamed_with_their_speakers() -> Result<()> {
     let server = server("diarized-stream").await?;
     let response = server.post_form(TRANSCRIPTIONS, form(&[("stream", "true")])).await?;

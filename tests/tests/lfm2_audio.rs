@@ -159,7 +159,8 @@ async fn a_second_turn_computes_only_new_positions() -> Result<()> {
     let (mut kept, mut known, mut reused) = (Conversation::new(), 0, 0);
     for turn in turns {
         kept.ask(turn);
-        let chat = ChatOptions { conversation: kept.clone(), text_temperature: Some(1.0) };
+        let chat =
+            ChatOptions { conversation: kept.clone(), text_temperature: Some(1.0), ..ChatOptions::default() };
         let request = EngineCoreRequest::audio_chat(None, None).with_params(params.clone()).with_chat(chat);
         let before = engine.kv_cache_stats().prefix_hits;
         let answer = engine.generate(request.clone()).await?;

@@ -244,6 +244,9 @@ pub(crate) struct Player {
     prebuffer: Duration,
     /// Silence between chunks.
     pub(crate) underrun: Duration,
+    /// Silence that the stream told of, and whether it is told of now.
+    pub(crate) paused: Duration,
+    is_paused: bool,
     /// Audio before the first gap.
     in_time: Duration,
     /// From asking to the first audio.
@@ -261,6 +264,8 @@ impl Default for Player {
             waits: true,
             prebuffer: Duration::ZERO,
             underrun: Duration::ZERO,
+            paused: Duration::ZERO,
+            is_paused: false,
             in_time: Duration::ZERO,
             first_audio: None,
             counts: true,
@@ -286,6 +291,13 @@ impl Player {
     /// Takes a chunk that arrives now.
     pub(crate) fn take(&mut self, chunk: &StreamingOutput, asked_at: Instant) {
         self.prediction = self.prediction.or(chunk.prediction);
+        if let Some(started_at) = self.started_at.as_mut().filter(|_| chunk.pauses.is_some()) {
+            // What it was silent before it was told is a gap.
+            let late = Instant::now().saturating_duration_since(*started_at + self.received);
+            *started_at += late;
+            self.underrun += if self.counts { late } else { Duration::ZERO };
+            self.is_paused = true;
+        }
         if chunk.samples.is_empty() {
             return;
         }
@@ -302,6 +314,9 @@ impl Player {
         if !late.is_zero() {
             self.started_at = Some(started_at + late);
         }
+        let told = std::mem::take(&mut self.is_paused);
+        self.paused += if told && self.counts { late } else { Duration::ZERO };
+        let late = if told { Duration::ZERO } else { late };
         if self.counts && self.underrun.is_zero() && late.is_zero() {
             self.in_time += length;
         }
@@ -313,6 +328,8 @@ impl Player {
     fn report(&self, tally: &mut Tally) {
         tally.underrun += self.underrun;
         tally.underrun_streams += u64::from(!self.underrun.is_zero());
+        tally.paused += self.paused;
+        tally.paused_streams += u64::from(!self.paused.is_zero());
         tally.audio_s += self.received_s();
         tally.in_time_s += self.in_time.as_secs_f64();
         if let Some(actual) = self.first_audio {

@@ -34,6 +34,10 @@ pub(crate) struct Report {
     pub(crate) underrun_s: f64,
     /// Streams with silence.
     pub(crate) underrun_streams: u64,
+    /// Seconds of silence of pauses that streams told of, and the streams with one.
+    pub(crate) paused_s: f64,
+    /// As above.
+    pub(crate) paused_streams: u64,
     /// The least over machines of goodput with admission over that of the best fixed batch.
     pub(crate) goodput_ratio: Option<f64>,
     /// Median of |predicted − actual| over actual first audio.
@@ -88,6 +92,8 @@ impl Report {
             failed: all.failed,
             underrun_s: all.underrun.as_secs_f64(),
             underrun_streams: all.underrun_streams,
+            paused_s: all.paused.as_secs_f64(),
+            paused_streams: all.paused_streams,
             goodput_ratio: ratios.min_by(f64::total_cmp),
             first_audio_error_p50: quantile(&all.first_audio_errors, 0.5),
             first_audio_error_p99: quantile(&all.first_audio_errors, 0.99),
@@ -106,7 +112,7 @@ impl Report {
         let mut text = format!("seed {}, {:.0} minutes, {} steps\n\n", self.seed, self.minutes, self.steps);
         let _ = writeln!(
             text,
-            "{:16} {:>6} {:>9} {:>9} {:>7} {:>10} {:>8} {:>8} {:>9} {:>9} {:>6} {:>6}",
+            "{:16} {:>6} {:>9} {:>9} {:>7} {:>10} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6} {:>6}",
             "machine",
             "load",
             "accepted",
@@ -114,6 +120,7 @@ impl Report {
             "failed",
             "underrun s",
             "streams",
+            "paused",
             "ttfa p50",
             "ttfa err",
             "retry err",
@@ -123,7 +130,7 @@ impl Report {
         for row in &self.results {
             let _ = writeln!(
                 text,
-                "{:16} {:>6} {:>9} {:>9} {:>7} {:>10.3} {:>8} {:>8} {:>9} {:>9} {:>6.3} {:>6.3}",
+                "{:16} {:>6} {:>9} {:>9} {:>7} {:>10.3} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6.3} {:>6.3}",
                 row.machine,
                 row.load,
                 row.accepted,
@@ -131,6 +138,7 @@ impl Report {
                 row.failed,
                 row.underrun_s,
                 row.underrun_streams,
+                row.paused_streams,
                 shown(row.first_audio_p50_s),
                 shown(row.first_audio_error_p99),
                 shown(row.retry_after_error_p50),
@@ -147,13 +155,16 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "\naccepted {}, refused {}, failed {}, underrun {:.3} s in {} streams\ngoodput ratio {}, first audio error p50 {} \
+            "\naccepted {}, refused {}, failed {}, underrun {:.3} s in {} streams, told pauses {:.3} s in {} \
+             streams\ngoodput ratio {}, first audio error p50 {} \
              p99 {}, retry-after error p50 {} of {}, retries accepted {}, bulk share at saturation {}",
             self.accepted,
             self.refused,
             self.failed,
             self.underrun_s,
             self.underrun_streams,
+            self.paused_s,
+            self.paused_streams,
             shown(self.goodput_ratio),
             shown(self.first_audio_error_p50),
             shown(self.first_audio_error_p99),

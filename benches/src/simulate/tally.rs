@@ -19,6 +19,10 @@ pub(crate) struct Tally {
     pub(crate) underrun: Duration,
     /// Streams with silence.
     pub(crate) underrun_streams: u64,
+    /// Silence of pauses that streams told of, and the streams with one.
+    pub(crate) paused: Duration,
+    /// As above.
+    pub(crate) paused_streams: u64,
     /// Audio of live streams, and the part of it that arrived in time, in seconds.
     pub(crate) audio_s: f64,
     /// As above.
@@ -45,6 +49,8 @@ impl Tally {
         self.failed += other.failed;
         self.underrun += other.underrun;
         self.underrun_streams += other.underrun_streams;
+        self.paused += other.paused;
+        self.paused_streams += other.paused_streams;
         self.audio_s += other.audio_s;
         self.in_time_s += other.in_time_s;
         self.first_audio_errors.extend(&other.first_audio_errors);
@@ -85,6 +91,10 @@ pub(crate) struct Row {
     pub(crate) underrun_s: f64,
     /// Streams with silence.
     pub(crate) underrun_streams: u64,
+    /// Seconds of silence of pauses that streams told of, and the streams with one.
+    pub(crate) paused_s: f64,
+    /// As above.
+    pub(crate) paused_streams: u64,
     /// Seconds of live audio per second.
     pub(crate) live_audio: f64,
     /// Median seconds to the first audio.
@@ -120,6 +130,8 @@ impl Row {
             failed: tally.failed,
             underrun_s: tally.underrun.as_secs_f64(),
             underrun_streams: tally.underrun_streams,
+            paused_s: tally.paused.as_secs_f64(),
+            paused_streams: tally.paused_streams,
             live_audio: tally.audio_s / seconds,
             first_audio_p50_s: quantile(&tally.first_audio_s, 0.5),
             first_audio_error_p99: quantile(&tally.first_audio_errors, 0.99),

@@ -14,7 +14,7 @@ use izwi_types::excerpt;
 use crate::build_info::VERSION;
 use crate::commands::{
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, open, plan,
-    pull, rm, say, serve, service, status, transcribe, voices,
+    pull, rm, say, serve, service, speakers, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,7 +22,7 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 15] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 16] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
@@ -33,6 +33,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 15] = [
     ("status", Chosen::Names(&["host", "port"])),
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
+    ("speakers add", Chosen::Sections(&[Section::Engine])),
     ("voices try", Chosen::Sections(&[Section::Engine])),
     ("bench", Chosen::Sections(&[Section::Engine])),
     ("plan", Chosen::Sections(&[Section::Engine])),
@@ -78,6 +79,7 @@ enum Command {
     Logs(logs::Args),
     Open(open::Args),
     Voices(voices::Args),
+    Speakers(speakers::Args),
     Pull(pull::Args),
     List(list::Args),
     Rm(rm::Args),
@@ -101,6 +103,10 @@ pub(crate) fn definition() -> clap::Command {
             "diarize" => for_one(command).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
             "say" => for_one(command),
+            "speakers" => command.mut_subcommands(|inner| match inner.get_name() {
+                "add" => for_one(inner).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
+                _ => inner,
+            }),
             "voices" => command.mut_subcommands(|inner| match inner.get_name() {
                 "add" | "try" => for_one(inner),
                 _ => inner,
@@ -160,6 +166,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Logs(args) => logs::run(&args),
         Command::Open(args) => open::run(&args, &settings()?),
         Command::Voices(args) => voices::run(&args, &settings()?),
+        Command::Speakers(args) => speakers::run(&args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),
         Command::List(args) => list::run(&args, &settings()?.settings),
         Command::Rm(args) => rm::run(&args, &settings()?.settings),

@@ -2,17 +2,19 @@
 //!
 //! Knows no task: what a request contains and where its output goes is the caller's.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::Precision;
+use izwi_core::engine::leases::Engines;
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, StreamingOutput};
-use izwi_remote::{ConfigError, RemoteClient};
+use izwi_remote::{ConfigError, Pipeline, PipelineError, RemoteClient};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::interrupt::Interrupt;
-use crate::settings::{RemoteModel, Resolved};
+use crate::settings::{PipelineModel, RemoteModel, Resolved};
 use crate::{failure, output};
 
 /// Default of `slow_client_timeout_s` in commands: their only reader is a pipe, a player or a pager, which a user may
@@ -84,15 +86,29 @@ pub(crate) fn run_model<T>(
     remote: Option<&RemoteModel>,
     work: impl AsyncFnOnce(Loaded) -> Result<T>,
 ) -> Result<T> {
-    start_threads(config.num_threads);
+    let threads = config.num_threads;
+    let load = async |interrupt: &mut Interrupt| match remote {
+        Some(remote) => interrupt.guard(connect(remote, config)).await,
+        None => load(config, interrupt).await,
+    };
+    run_loaded(threads, load, work)
+}
+
+/// As [`run`], with the engine that `load` gives.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_loaded<T>(
+    threads: usize,
+    load: impl AsyncFnOnce(&mut Interrupt) -> Result<Engine>,
+    work: impl AsyncFnOnce(Loaded) -> Result<T>,
+) -> Result<T> {
+    start_threads(threads);
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
         let begun = Instant::now();
-        let engine = match remote {
-            Some(remote) => interrupt.guard(connect(remote, config)).await?,
-            None => load(config, &mut interrupt).await?,
-        };
+        let engine = load(&mut interrupt).await?;
         work(Loaded { engine, interrupt, load_time: begun.elapsed() }).await
     });
     // After an interrupt a model may still load, or a read of standard input block: neither is waited for.
@@ -110,6 +126,28 @@ pub(crate) async fn connect(remote: &RemoteModel, config: EngineCoreConfig) -> R
     };
     let client = RemoteClient::new(remote.with_key()?).map_err(wrong)?;
     Ok(client.with_listed_voices().await.into_engine(config)?)
+}
+
+/// The engine of a pipeline, with the limits of `config`; `engines` has those of its models.
+///
+/// # Errors
+/// It is configured wrongly, its key is missing, or one of its models does not load.
+pub(crate) async fn compose(
+    pipeline: &PipelineModel,
+    engines: Arc<dyn Engines>,
+    config: EngineCoreConfig,
+) -> Result<Engine> {
+    let wrong = |error| match error {
+        PipelineError::Config(error) => failure::with_help(
+            format!("{}: pipelines: {error}", pipeline.origin),
+            "docs/conversations.md tells more",
+        ),
+        PipelineError::Model(error) => {
+            anyhow::Error::new(error).context(format!("pipeline '{}'", pipeline.name()))
+        }
+    };
+    let composed = Pipeline::connect(pipeline.with_key()?, engines).await.map_err(wrong)?;
+    Ok(composed.into_engine(config)?)
 }
 
 /// Loads the model and warms it up.

@@ -20,6 +20,7 @@ mod output;
 mod pending_file;
 mod private_file;
 mod progress;
+mod rttm;
 mod running_server;
 mod service;
 mod settings;

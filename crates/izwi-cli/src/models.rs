@@ -3,27 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use izwi_core::engine::known_speakers::KnownSpeaker;
 use izwi_hub::{HubError, Manifest, ModelStatus, Source, Store, Task};
 
 use crate::failure;
 use crate::output;
 use crate::progress::PullProgress;
-use crate::settings::{Resolved, Settings};
+use crate::settings::{Resolved, Settings, pipelines, remote};
 
 /// Opens the store of the settings.
 ///
 /// # Errors
-/// A manifest in it is invalid, or a remote model has the name of one.
+/// A manifest in it is invalid, or a remote model or a pipeline has the name of one.
 pub(crate) fn open(settings: &Settings) -> Result<Store> {
     let store = open_at(&settings.home, settings.engine.models_dir.clone())?;
-    for remote in &settings.remote_models {
-        let name = &remote.config.name;
-        if store.manifest(name).is_ok() {
-            return Err(failure::with_help(
-                format!("{}: remote_models: name: '{name}' is a model of `izwi list`", remote.origin),
-                "choose another name for the remote model",
-            ));
-        }
+    let remotes =
+        settings.remote_models.iter().map(|model| (&model.origin, remote::TABLES, &*model.config.name));
+    let pipelines = settings.pipelines.iter().map(|model| (&model.origin, pipelines::TABLES, model.name()));
+    if let Some((origin, table, name)) =
+        remotes.chain(pipelines).find(|(_, _, name)| store.manifest(name).is_ok())
+    {
+        return Err(failure::with_help(
+            format!("{origin}: {table}: name: '{name}' is a model of `izwi list`"),
+            "choose another name for it",
+        ));
     }
     Ok(store.with_voice_limits(settings.voices))
 }
@@ -105,6 +108,17 @@ pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
     Err(failure::usage(format!("model '{name}' cannot transcribe"), remedy))
 }
 
+/// The saved speakers that recordings heard by `model` are compared with.
+///
+/// # Errors
+/// One is damaged, or the folder cannot be read.
+pub(crate) fn known_speakers(store: &Store, model: &str) -> Result<Vec<KnownSpeaker>> {
+    let saved = store.speakers().list()?.into_iter().filter(|speaker| speaker.model == model);
+    Ok(saved
+        .map(|speaker| KnownSpeaker { name: speaker.name.into(), embedding: speaker.embedding.into() })
+        .collect())
+}
+
 /// The model of `--model` for a task that no setting names a model of, else the first installed one that has the task.
 ///
 /// # Errors
@@ -127,11 +141,15 @@ pub(crate) fn with_task(store: &Store, resolved: &Resolved, task: Task) -> Resul
 /// There is none.
 pub(crate) fn installed_with(store: &Store, task: Task) -> Result<String> {
     let has_task = |status: &ModelStatus<'_>| status.installed && status.manifest.tasks.contains(&task);
-    let found = store.list().into_iter().find(has_task);
+    let is_other = |status: &ModelStatus<'_>| !status.manifest.default_for.contains(&task);
+    let found = store.list().into_iter().filter(has_task).min_by_key(is_other);
     found.map(|status| status.manifest.name.clone()).ok_or_else(|| {
+        let pull = store
+            .default_for(task)
+            .map_or_else(String::new, |manifest| format!("run `izwi pull {}`, or ", manifest.name));
         failure::with_help(
             format!("no model with the task {} is installed", task.name()),
-            "see docs/diarization.md",
+            format!("{pull}see docs/diarization.md"),
         )
     })
 }

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::StreamExt as _;
+use izwi_core::engine::known_speakers::{KnownSpeaker, named};
 use izwi_core::engine::speakers::SpeakerJoin;
-use izwi_core::engine::{AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, RequestStats, Transcript};
+use izwi_core::engine::{
+    AudioInput, Engine, EngineCoreConfig, EngineCoreRequest, RequestStats, Segment, Transcript,
+};
 
 use crate::engine::OutputStream;
 use crate::interrupt::Interrupt;
@@ -22,6 +25,8 @@ const BATCHES_IN_MEMORY: usize = 2;
 pub(crate) struct Transcription {
     /// Segments with their times, and the language.
     pub(crate) transcript: Transcript,
+    /// When each speaker speaks, where that is asked.
+    pub(crate) turns: Vec<Segment>,
     /// Statistics of the engine.
     pub(crate) stats: RequestStats,
 }
@@ -44,11 +49,13 @@ pub(crate) struct Engines<'a> {
     pub(crate) text: &'a Engine,
     /// Tells who says it, where that is asked.
     pub(crate) speakers: Option<&'a Engine>,
+    /// Speakers whose names are known.
+    pub(crate) known: &'a [KnownSpeaker],
 }
 
 impl<'a> From<&'a Engine> for Engines<'a> {
     fn from(text: &'a Engine) -> Self {
-        Self { text, speakers: None }
+        Self { text, speakers: None, known: &[] }
     }
 }
 
@@ -86,7 +93,8 @@ where
             let turns = transcribe(speakers, EngineCoreRequest::diarization(audio), |_| {});
             let (mut done, turns) = tokio::try_join!(text, turns)?;
             let segments = std::mem::take(&mut done.transcript.segments);
-            done.transcript.segments = SpeakerJoin::whole(segments, turns.transcript.segments);
+            done.turns = named(turns.transcript.segments, engines.known)?;
+            done.transcript.segments = SpeakerJoin::whole(segments, done.turns.clone());
             Ok(done)
         };
         let result = work.await;
@@ -125,7 +133,7 @@ async fn transcribe(
             reached(last.end_s);
         }
         if let Some(stats) = chunk.stats {
-            return Ok(Transcription { transcript, stats });
+            return Ok(Transcription { transcript, turns: Vec::new(), stats });
         }
     }
 }

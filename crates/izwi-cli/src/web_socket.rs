@@ -41,11 +41,12 @@ impl Place {
         Ok(Self { url: url.to_owned(), key })
     }
 
-    /// Starts a server of `engine` in this process, on a free port, with a key that nobody else knows. It ends with the runtime.
+    /// Starts a server of `engine`, and of a turn model, in this process, on a free port, with a key that nobody else knows. It ends with
+    /// the runtime.
     ///
     /// # Errors
     /// No port is free.
-    pub(crate) async fn start(engine: Engine, store: &Store) -> Result<Self> {
+    pub(crate) async fn start(engine: Engine, turn_model: Option<Engine>, store: &Store) -> Result<Self> {
         let http = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await;
         let http = http.context("cannot listen on 127.0.0.1")?;
         let url = format!("http://{}", http.local_addr().context("the listener has no address")?);
@@ -55,6 +56,9 @@ impl Place {
             RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new(model.clone()) };
         let registry = Registry::new(registry_config);
         registry.set(model, Slot::Ready(engine));
+        if let Some(turn_model) = turn_model {
+            registry.set(turn_model.profile().model.clone(), Slot::Ready(turn_model));
+        }
         let config = ServerConfig {
             api_key: Some(key.clone()),
             vad_weights: Some(store.vad_weights()),

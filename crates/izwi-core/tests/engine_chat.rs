@@ -165,7 +165,7 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
     assert_eq!(refused(request(&conversation)).await, "conversation");
     assert_eq!(conversation.truncate(engine.config().conversation_limits()), 2);
     engine.generate(request(&conversation)).await.unwrap();
-    let chat = ChatOptions { text_temperature: Some(-1.0), conversation };
+    let chat = ChatOptions { text_temperature: Some(-1.0), conversation, ..ChatOptions::default() };
     assert_eq!(refused(EngineCoreRequest::audio_chat(None, None).with_chat(chat)).await, "text_temperature");
 
     assert!(engine.decode_message(tone(2.5).into()).await.is_err(), "too long");

@@ -2,18 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use izwi_core::engine::executor::simulated::{CostCurve, Fault, Script, SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::executor::{ExecutorError, ItemResult, RequestPreparer, StepPlan, build_native};
-use izwi_core::engine::qos::cost::StepShape;
+use izwi_core::engine::executor::{ExecutorError, StepPlan, build_native};
 use izwi_core::engine::{
-    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, ExecutorProfile, FinishReason,
-    GenerationParams, ModelExecutor, RequestId, SequenceId,
+    Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
+    RequestId,
 };
 
+use crate::disturbed::Disturbed;
 use crate::soon;
 
 const TEXT: &str = "One sentence. Another sentence. A third sentence. The last sentence.";
@@ -91,38 +90,12 @@ async fn a_poisoned_request_fails_alone_and_its_neighbours_are_as_if_alone() {
     }
 }
 
-/// A model with random weights whose steps fail after they have computed, if they contain the victim beyond its first audio.
-struct FailsLate(Box<dyn ModelExecutor>);
-
-impl ModelExecutor for FailsLate {
-    fn profile(&self) -> Arc<ExecutorProfile> {
-        self.0.profile()
-    }
-
-    fn preparer(&self) -> Arc<dyn RequestPreparer> {
-        self.0.preparer()
-    }
-
-    fn initialize(&mut self) -> Result<Option<StepShape>, ExecutorError> {
-        self.0.initialize()
-    }
-
-    fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
-        let results = self.0.execute(plan)?;
-        let is_victim = |id: &str| id.starts_with("victim");
-        let mut items = plan.schedule.items();
-        let fails =
-            items.any(|item| is_victim(item.request_id.as_str()) && !item.is_prefill && item.start > 60);
-        if fails { Err(ExecutorError("was made to fail".to_owned())) } else { Ok(results) }
-    }
-
-    fn release(&mut self, sequences: &[SequenceId]) {
-        self.0.release(sequences);
-    }
-
-    fn shutdown(&mut self) {
-        self.0.shutdown();
-    }
+/// A step with the victim beyond its first audio fails after it has computed.
+fn fails_late(plan: &StepPlan) -> Result<(), ExecutorError> {
+    let is_victim = |id: &str| id.starts_with("victim");
+    let mut items = plan.schedule.items();
+    let fails = items.any(|item| is_victim(item.request_id.as_str()) && !item.is_prefill && item.start > 60);
+    if fails { Err(ExecutorError("was made to fail".to_owned())) } else { Ok(()) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,7 +106,7 @@ async fn a_network_computes_again_what_a_failed_step_has_lost() {
         max_seq_len: 256,
         ..Default::default()
     };
-    let executor = FailsLate(build_native(&config).unwrap());
+    let executor = Disturbed::failing(build_native(&config).unwrap(), fails_late);
     let engine = Engine::with_executor(config, Box::new(executor)).unwrap();
     let long = |index: usize| {
         let params = GenerationParams { seed: Some(index as u64), max_tokens: 60, ..Default::default() };

@@ -3,6 +3,7 @@
 // Says to the lints that all of this is test code.
 #![cfg(test)]
 
+mod disturbed;
 mod engine_admission;
 mod engine_chat;
 mod engine_devices;
@@ -10,6 +11,7 @@ mod engine_diarization;
 mod engine_failures;
 mod engine_loop;
 mod engine_notes;
+mod engine_pauses;
 mod engine_replicas;
 mod engine_simulation;
 mod engine_text;

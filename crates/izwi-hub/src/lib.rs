@@ -22,6 +22,7 @@ mod room;
 mod rules;
 mod source_error;
 mod sources;
+mod speakers;
 mod store;
 mod voices;
 
@@ -35,5 +36,6 @@ pub use program::{find_pip, find_program};
 pub use progress::{ProgressSink, Silent};
 pub use source_error::SourceError;
 pub use sources::Source;
+pub use speakers::{SavedSpeaker, SpeakerError, SpeakerStore};
 pub use store::{ModelStatus, Store};
 pub use voices::{MAX_PACK_BYTES, SavedVoice, VoiceError, VoiceLimits, VoiceNotes, VoiceStore};

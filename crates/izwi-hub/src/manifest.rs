@@ -225,6 +225,17 @@ target = "model.bin"
         check("task = [\"tts\"]", "task = [\"sing\"]", "task 'sing' is unknown; use tts, asr, chat");
         check("\"pip\"", "\"gem\"", "unknown variant `gem`");
         check("size = 3", "size = 0", "size of 'model.safetensors' must be given");
+        check("size = 3", "size = 3\noffset = 7", "has an offset, so it must have one path");
+        check(
+            "target = \"model.bin\"",
+            "target = \"model.bin\"\noffset = 7",
+            "offset of 'model.bin' is for package",
+        );
+        check(
+            "version = \"1.0\"",
+            "version = \"1.0\", platform = \"-r\"",
+            "platform '-r' of package 'lark-tts'",
+        );
         check("size = 3", "size = 3\nmode = 7", "unknown field `mode`");
         check("\"lark/b\"", "7", "path must be a text or a list of texts");
         check("size = 3", "size = 3\ntrust = \"first-use\"", "trust of 'model.safetensors' is for hub");

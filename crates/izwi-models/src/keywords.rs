@@ -58,6 +58,7 @@ impl TokenBytes {
 /// The words of a request.
 #[derive(Debug)]
 pub(crate) struct Keywords {
+    words: Vec<String>,
     nodes: Vec<Node>,
     tokens: Arc<TokenBytes>,
 }
@@ -98,17 +99,18 @@ impl Node {
 impl Keywords {
     /// The trie of `words` over the tokens of a vocabulary; `None` without words. A word that follows no space has no space.
     pub(crate) fn new(words: &[String], tokens: &Arc<TokenBytes>) -> Option<Self> {
-        let mut trie = Self { nodes: vec![Node::default(), Node::default()], tokens: Arc::clone(tokens) };
-        for word in words {
-            let word = word.split_whitespace().collect::<Vec<_>>().join(" ");
-            if !word.is_empty() {
-                trie.insert(word.bytes());
-                trie.insert(std::iter::once(b' ').chain(word.bytes()));
-            }
-        }
-        if trie.nodes[START as usize].children.is_empty() {
+        let words = words.iter().map(|word| word.split_whitespace().collect::<Vec<_>>().join(" "));
+        let words: Vec<String> = words.filter(|word| !word.is_empty()).collect();
+        if words.is_empty() {
             return None;
         }
+        let nodes = vec![Node::default(), Node::default()];
+        let mut trie = Self { words: Vec::new(), nodes, tokens: Arc::clone(tokens) };
+        for word in &words {
+            trie.insert(word.bytes());
+            trie.insert(std::iter::once(b' ').chain(word.bytes()));
+        }
+        trie.words = words;
         let spaced =
             trie.nodes[START as usize].children.iter().copied().filter(|(byte, _)| is_boundary(*byte));
         trie.nodes[INSIDE as usize].children = spaced.collect();
@@ -117,6 +119,11 @@ impl Keywords {
             trie.nodes[node].arcs = trie.arcs(node as u32);
         }
         Some(trie)
+    }
+
+    /// The words, with single spaces.
+    pub(crate) fn words(&self) -> &[String] {
+        &self.words
     }
 
     fn insert(&mut self, word: impl Iterator<Item = u8>) {
@@ -261,6 +268,43 @@ impl Keywords {
     }
 }
 
+/// A phonetic key of a word, to compare with those of others: letters of one sound become one, and so do all vowels.
+pub(crate) fn phonetic_key(word: &str) -> String {
+    let letters: Vec<char> =
+        word.chars().flat_map(char::to_lowercase).filter(|c| c.is_alphanumeric()).collect();
+    let mut key = String::with_capacity(letters.len());
+    let mut push = |c: char| {
+        if !key.ends_with(c) {
+            key.push(c);
+        }
+    };
+    for (at, &c) in letters.iter().enumerate() {
+        let next = letters.get(at + 1).copied().unwrap_or(' ');
+        let is_soft = matches!(next, 'e' | 'i' | 'y');
+        let is_after_vowel = at > 0 && is_vowel(letters[at - 1]);
+        match c {
+            'c' if is_soft => push('s'),
+            'c' | 'q' => push('k'),
+            'x' => {
+                push('k');
+                push('s');
+            }
+            'z' => push('s'),
+            'g' if is_soft => push('j'),
+            'p' if next == 'h' => push('f'),
+            'h' if at > 0 && matches!(letters[at - 1], 'p' | 't') => {}
+            'h' | 'w' if is_after_vowel => {}
+            _ if is_vowel(c) => push('a'),
+            _ => push(c),
+        }
+    }
+    key
+}
+
+fn is_vowel(c: char) -> bool {
+    matches!(c, 'a' | 'e' | 'i' | 'o' | 'u' | 'y')
+}
+
 /// The place after a byte that goes on with no word.
 fn outside(byte: u8) -> u32 {
     if is_boundary(byte) { START } else { INSIDE }
@@ -315,6 +359,22 @@ mod tests {
         assert_eq!(gained(&words, &[" K", "el", "vora", ""])[2..], [whole, whole]);
         assert_eq!(gained(&words, &[" Kel", "vin", " Kel", " Town"]), [FIRST_GAIN, 0.0, FIRST_GAIN, 0.0]);
         assert_eq!(gained(&words, &[" Kel", ""]), [FIRST_GAIN, 0.0], "the text ends within the word");
+    }
+
+    #[test]
+    fn words_that_sound_alike_are_alike() {
+        let pairs = [
+            ("Zelus", "zealous"),
+            ("Bilin", "Billon"),
+            ("Kumett", "CUMET"),
+            ("Revus", "reviews"),
+            ("Phil", "fill"),
+        ];
+        for (word, other) in pairs {
+            assert_eq!(phonetic_key(word), phonetic_key(other), "{word} {other}");
+        }
+        assert_ne!(phonetic_key("Fordis"), phonetic_key("Cervus"));
+        assert_eq!(phonetic_key("—"), "");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod frame_driver;
 mod given_text;
 mod keywords;
 mod log_mel;
+mod mel_encoder;
 #[cfg(test)]
 mod mini_engine;
 pub mod model;

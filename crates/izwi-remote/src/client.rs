@@ -16,7 +16,7 @@ use reqwest::{Client, Url};
 use serde::Deserialize;
 
 use crate::answer::{self, Fault};
-use crate::config::{self, ConfigError, RemoteConfig};
+use crate::config::{self, ConfigError, RemoteConfig, Secret};
 use crate::shared::{INPUT_RATE_HZ, Shared, join};
 use crate::speech;
 use crate::transcription;
@@ -45,12 +45,8 @@ impl RemoteClient {
     /// A value of the configuration cannot be used, or there are no certificates for https.
     pub fn new(config: RemoteConfig) -> Result<Self, ConfigError> {
         config.check()?;
-        let urls: Vec<Url> =
-            config.base_urls.iter().map(|url| config::parse(url)).collect::<Result<_, _>>()?;
-        let http = http_client(&config, &urls)?;
-        let profile = Arc::new(remote::profile(&config.name, info(&config, &config.voices)));
-        let upstreams = Upstreams::new(&config.name, urls, config.breaker_failures, config.breaker_pause);
-        Ok(Self { shared: Arc::new(Shared { config, profile, upstreams: Arc::new(upstreams), http }) })
+        let info = info(&config, &config.voices);
+        Ok(Self { shared: Arc::new(Shared::new(config, info)?) })
     }
 
     /// The same with the voices that a server lists, where the configuration names none. A server that does not answer
@@ -116,23 +112,51 @@ impl RemoteModel for RemoteClient {
     }
 }
 
-/// A request in the form of the protocol, which every try sends.
-#[derive(Debug)]
-pub(crate) enum Question {
-    Speech(speech::Body),
-    Transcription(transcription::Body),
-}
-
 impl Shared {
+    /// The servers of a checked configuration, none of which was asked.
+    pub(crate) fn new(config: RemoteConfig, info: ModelInfo) -> Result<Self, ConfigError> {
+        let urls: Vec<Url> =
+            config.base_urls.iter().map(|url| config::parse(url)).collect::<Result<_, _>>()?;
+        let http = http_client(&config, &urls)?;
+        let profile = Arc::new(remote::profile(&config.name, info));
+        let upstreams = Upstreams::new(&config.name, urls, config.breaker_failures, config.breaker_pause);
+        Ok(Self { config, profile, upstreams: Arc::new(upstreams), http })
+    }
+
     /// Asks one server after the other until an answer begins.
     async fn answer(self: &Arc<Self>, input: &Input) -> Result<RemoteOutput, RemoteError> {
-        let question = match input {
-            Input::Speak(input) => Question::Speech(speech::Body::new(self, input)),
-            Input::Listen(input) => Question::Transcription(transcription::Body::new(self, input).await?),
-            Input::Converse(_) => {
-                return Err(RemoteError::Refused("a conversation is not supported".to_owned()));
+        match input {
+            Input::Speak(input) => {
+                let body = Arc::new(speech::Body::new(self, input));
+                let begin = |url| {
+                    let (shared, body) = (Arc::clone(self), Arc::clone(&body));
+                    async move { speech::begin(&shared, &url, &body).await }
+                };
+                let (answer, attempt) = self.tried(begin).await?;
+                Ok(answer.stream(Arc::clone(self), attempt))
             }
-        };
+            Input::Listen(input) => {
+                let body = Arc::new(transcription::Body::new(self, input).await?);
+                let begin = |url| {
+                    let (shared, body) = (Arc::clone(self), Arc::clone(&body));
+                    async move { transcription::begin(&shared, &url, &body).await }
+                };
+                let (output, attempt) = self.tried(begin).await?;
+                attempt.end(Outcome::Answered);
+                Ok(output)
+            }
+            Input::Converse(_) => Err(RemoteError::Refused("a conversation is not supported".to_owned())),
+        }
+    }
+
+    /// What `begin` gets of a server, and the request there; asks one server after the other.
+    pub(crate) async fn tried<T, F>(
+        self: &Arc<Self>,
+        begin: impl Fn(Url) -> F,
+    ) -> Result<(T, Attempt), RemoteError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
         let (mut tried, mut pause) = (Vec::new(), FIRST_PAUSE);
         let mut last = None;
         for retry in 0..=self.config.retries {
@@ -144,11 +168,15 @@ impl Shared {
                 Err(wait) => return Err(last.unwrap_or_else(|| self.resting(wait))),
             };
             let (index, url) = (attempt.index, attempt.url().clone());
-            let fault = match self.ask(attempt, &question).await {
-                Ok(output) => return Ok(output),
+            let (model, limit) = (&self.config.name, self.config.first_byte_timeout);
+            let begun = tokio::time::timeout(limit, begin(url.clone())).await.unwrap_or_else(|_| {
+                Err(Fault::failed(model, format!("sent nothing for {} s", limit.as_secs())))
+            });
+            let fault = match begun {
+                Ok(answer) => return Ok((answer, attempt)),
                 Err(fault) => fault,
             };
-            let model = &self.config.name;
+            attempt.end(fault.outcome);
             tracing::warn!(model, upstream = %url, reason = fault.reason, "a server gives no answer");
             let Some(asked_pause) = fault.retry else { return Err(fault.error) };
             last = Some(fault.error);
@@ -175,33 +203,6 @@ impl Shared {
         RemoteError::Unavailable { message, retry_after: wait.max(Duration::from_secs(1)) }
     }
 
-    /// Asks one server, and waits until its answer begins.
-    async fn ask(self: &Arc<Self>, attempt: Attempt, question: &Question) -> Result<RemoteOutput, Fault> {
-        let limit = self.config.first_byte_timeout;
-        let begun = async {
-            match question {
-                Question::Speech(body) => speech::begin(self, attempt.url(), body).await.map(Begun::Speech),
-                Question::Transcription(body) => {
-                    transcription::begin(self, attempt.url(), body).await.map(Begun::Transcription)
-                }
-            }
-        };
-        let begun = tokio::time::timeout(limit, begun).await.unwrap_or_else(|_| {
-            Err(Fault::failed(&self.config.name, format!("sent nothing for {} s", limit.as_secs())))
-        });
-        match begun {
-            Ok(Begun::Speech(answer)) => Ok(answer.stream(Arc::clone(self), attempt)),
-            Ok(Begun::Transcription(output)) => {
-                attempt.end(Outcome::Answered);
-                Ok(output)
-            }
-            Err(fault) => {
-                attempt.end(fault.outcome);
-                Err(fault)
-            }
-        }
-    }
-
     async fn listed_voices(&self, base: &Url) -> Option<Vec<String>> {
         let mut url = join(base, "audio/voices");
         url.query_pairs_mut().append_pair("model", &self.config.model);
@@ -216,11 +217,6 @@ impl Shared {
     }
 }
 
-enum Begun {
-    Speech(speech::Answer),
-    Transcription(RemoteOutput),
-}
-
 /// `GET /v1/audio/voices`: names (vLLM-Omni), or objects with an id (Izwi).
 #[derive(Deserialize)]
 struct ListedVoices {
@@ -232,6 +228,35 @@ struct ListedVoices {
 enum ListedVoice {
     Name(String),
     Object { id: String },
+}
+
+/// Where Ollama and LM Studio serve language models on their machine.
+pub const LOCAL_LLMS: [&str; 2] = ["http://127.0.0.1:11434/v1", "http://127.0.0.1:1234/v1"];
+
+/// The models that a server lists to who has this key; `None` if it does not answer.
+pub async fn listed_models(base_url: &str, key: Option<&Secret>) -> Option<Vec<String>> {
+    let config = RemoteConfig::new("listed", Task::Chat, vec![base_url.to_owned()], "any");
+    let url = config::parse(base_url).ok()?;
+    let http = http_client(&config, std::slice::from_ref(&url)).ok()?;
+    let request = http.get(join(&url, "models")).timeout(VOICES_TIMEOUT);
+    let request = match key {
+        Some(key) => request.bearer_auth(key.reveal()),
+        None => request,
+    };
+    let body = answer::read_some(request.send().await.ok()?, MAX_VOICES_BYTES).await.ok()?;
+    let listed: ListedModels = serde_json::from_slice(&body).ok()?;
+    Some(listed.data.into_iter().map(|model| model.id).collect())
+}
+
+/// `GET /v1/models`.
+#[derive(Deserialize)]
+struct ListedModels {
+    data: Vec<ListedModel>,
+}
+
+#[derive(Deserialize)]
+struct ListedModel {
+    id: String,
 }
 
 fn http_client(config: &RemoteConfig, urls: &[Url]) -> Result<Client, ConfigError> {
@@ -256,7 +281,7 @@ fn http_client(config: &RemoteConfig, urls: &[Url]) -> Result<Client, ConfigErro
     })
 }
 
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
@@ -290,6 +315,8 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         live_windows: false,
         times_words: false,
         aligns_text: false,
+        calls_tools: false,
+        reads_transcripts: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

@@ -118,6 +118,15 @@ impl RemoteConfig {
     /// # Errors
     /// The first value that cannot be used, with the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if self.task == Task::Chat {
+            let message = "chat is not supported for remote models; use tts or asr, or a pipeline";
+            return Err(ConfigError { field: "task", message: message.to_owned() });
+        }
+        self.check_servers()
+    }
+
+    /// As [`Self::check`], of servers that do any task.
+    pub(crate) fn check_servers(&self) -> Result<(), ConfigError> {
         let refuse = |field, message: String| Err(ConfigError { field, message });
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_plain) {
@@ -126,9 +135,6 @@ impl RemoteConfig {
                 "name",
                 format!("'{name}' is not a name of up to 64 letters, digits, '-', '_' and '.'"),
             );
-        }
-        if self.task == Task::Chat {
-            return refuse("task", "chat is not supported for remote models; use tts or asr".to_owned());
         }
         if self.model.trim().is_empty() {
             return refuse("model", "is empty; set the name of the model at the server".to_owned());

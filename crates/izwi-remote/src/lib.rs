@@ -3,16 +3,19 @@
 //!
 //! [`RemoteClient`] is the [`RemoteModel`](izwi_core::engine::RemoteModel) of the engine: `text → speech` and
 //! `recording → text`. It chooses among several servers, retries before the first byte, and stops asking a server that
-//! fails. Must not know routes, sessions or tensors.
+//! fails. [`Pipeline`] is a chat model of three: what the user says is transcribed, a language model at a server answers, and the
+//! answer is spoken while it is written. Must not know routes, sessions or tensors.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod client;
 mod config;
+mod pipeline;
 mod shared;
 mod speech;
 mod transcription;
 mod upstreams;
 
-pub use client::RemoteClient;
+pub use client::{LOCAL_LLMS, RemoteClient, listed_models};
 pub use config::{ConfigError, RemoteConfig, Secret};
+pub use pipeline::{Pipeline, PipelineConfig, PipelineError};

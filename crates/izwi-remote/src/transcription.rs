@@ -221,6 +221,9 @@ impl AnsweredSegment {
             words: self.words.unwrap_or_default().into_iter().map(|word| word.read(duration_s)).collect(),
             logprobs: Vec::new(),
             speaker: None,
+            speaker_name: None,
+            embedding: None,
+            end_of_turn: None,
         }
     }
 }

@@ -85,7 +85,7 @@ class Talk {
     const [listener] = models("asr");
     const input = {
       format: { type: "audio/pcm", rate },
-      turn_detection: { type: "server_vad", create_response: true, interrupt_response: true },
+      turn_detection: { type: "semantic_vad", create_response: true, interrupt_response: true },
       ...(listener && { transcription: { model: listener.id } }),
     };
     const output = { format: { type: "audio/pcm", rate: RATE } };

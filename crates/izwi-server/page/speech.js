@@ -91,6 +91,9 @@ export async function speak(config, on) {
       const from = (state.utterances.get(event.utterance).from / RATE) * 1000;
       on.word?.({ text: event.text, startMs: from + event.start_ms, endMs: from + event.end_ms });
     } else if (event.type === "warning") on.warning?.(event.message);
+    else if (event.type === "audio.pause") {
+      on.warning?.(`The machine is too busy: speech goes on in about ${Math.ceil(event.expected_ms / 1000)} s.`);
+    }
     else if (event.type === "audio.done") {
       results.push(event);
       on.result?.(event);

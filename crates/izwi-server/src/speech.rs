@@ -332,6 +332,7 @@ fn silence(
         stats: Some(stats),
         prediction: None,
         notes: TextNotes { unspoken, ..TextNotes::default() },
+        pauses: None,
     };
     // Nothing follows the last chunk.
     (chunk, mpsc::channel(1).1)

@@ -1,5 +1,6 @@
 //! From the fields of a transcription request to the engine's request, and from a transcript to its response body.
 
+use izwi_core::engine::AudioInput;
 use izwi_core::engine::{
     Engine, EngineCoreRequest, EngineOutput, Priority, RequestStats, TranscriptionOptions,
 };
@@ -8,8 +9,13 @@ use izwi_types::excerpt;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::{non_blank, parse_priority};
+use crate::speakers::Reference;
 use crate::transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 use crate::upload::Recording;
+
+/// The most speakers whose names are known, and characters of a name.
+const MAX_KNOWN: usize = 16;
+const MAX_NAME_CHARS: usize = 64;
 
 /// A request whose fields are checked, as far as possible without the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,7 +25,9 @@ pub struct CheckedRequest {
     pub(crate) format: TranscriptFormat,
     pub(crate) stream: bool,
     pub(crate) options: TranscriptionOptions,
-    priority: Priority,
+    pub(crate) priority: Priority,
+    /// Speakers whose names are known.
+    pub(crate) references: Vec<Reference>,
 }
 
 impl CheckedRequest {
@@ -45,8 +53,8 @@ impl CheckedRequest {
 
     /// Checks the fields of a request.
     pub(crate) fn check(fields: TranscriptionRequest, task: AsrTask) -> Result<Self, ApiError> {
-        refuse_speakers(&fields)?;
         let format = parse_format(non_blank(fields.response_format).as_deref())?;
+        let references = references(fields.known_speaker_names, fields.known_speaker_references, format)?;
         let options = fields.options.checked();
         let mut options = options.map_err(|error| ApiError::invalid(error.param, error.message))?;
         options.translate |= task == AsrTask::Translate;
@@ -62,7 +70,7 @@ impl CheckedRequest {
         let priority = parse_priority(non_blank(fields.priority).as_deref())?;
         let stream = fields.stream.unwrap_or(false);
         check_stream(stream, format)?;
-        Ok(Self { model: non_blank(fields.model), format, stream, options, priority })
+        Ok(Self { model: non_blank(fields.model), format, stream, options, priority, references })
     }
 
     /// The engine's request, if the model supports the task.
@@ -109,18 +117,51 @@ fn tells_languages(model: &str) -> bool {
     model.starts_with("gpt-transcribe")
 }
 
-/// Refuses fields that name speakers.
-fn refuse_speakers(fields: &TranscriptionRequest) -> Result<(), ApiError> {
-    let asked = [
-        ("known_speaker_names", &fields.known_speaker_names),
-        ("known_speaker_references", &fields.known_speaker_references),
-    ];
-    match asked.into_iter().find(|(_, list)| list.as_ref().is_some_and(|list| !list.is_empty())) {
-        Some((param, _)) => {
-            Err(ApiError::invalid(param, format!("speakers have no names here; leave {param} out")))
-        }
-        None => Ok(()),
+/// The speakers whose names are known, each by a recording.
+fn references(
+    names: Option<Vec<String>>,
+    recordings: Option<Vec<String>>,
+    format: TranscriptFormat,
+) -> Result<Vec<Reference>, ApiError> {
+    const PARAMS: [&str; 2] = ["known_speaker_names", "known_speaker_references"];
+    let (names, recordings) = (names.unwrap_or_default(), recordings.unwrap_or_default());
+    let given = if names.is_empty() { PARAMS[1] } else { PARAMS[0] };
+    let refuse = |param: &str, message: String| Err(ApiError::invalid(param, message));
+    if names.is_empty() && recordings.is_empty() {
+        return Ok(Vec::new());
     }
+    if format != TranscriptFormat::DiarizedJson {
+        let message = "is only for transcripts with speakers; set response_format to diarized_json";
+        return refuse(given, format!("{given} {message}"));
+    }
+    if names.len() != recordings.len() || names.len() > MAX_KNOWN {
+        let (names, recordings) = (names.len(), recordings.len());
+        let counts =
+            format!("known_speaker_names has {names} entries and known_speaker_references {recordings}");
+        return refuse(given, format!("{counts}; send a reference for each of at most {MAX_KNOWN} speakers"));
+    }
+    for (at, name) in names.iter().enumerate() {
+        let is_fine = !name.trim().is_empty() && name.chars().count() <= MAX_NAME_CHARS;
+        if !is_fine || name.contains(char::is_control) || names[..at].contains(name) {
+            let message = "must be a name of its own of 1 to 64 characters on one line";
+            return refuse(
+                PARAMS[0],
+                format!("known_speaker_names[{at}] is '{}'; it {message}", excerpt(name)),
+            );
+        }
+    }
+    let reference = |(at, (name, recording)): (usize, (String, String))| {
+        let payload = match recording.split_once(',') {
+            Some((head, payload)) if head.starts_with("data:") => payload,
+            _ => recording.as_str(),
+        };
+        if payload.trim().is_empty() {
+            let message = format!("known_speaker_references[{at}] is empty; send a recording as a data URL");
+            return Err(ApiError::invalid(PARAMS[1], message));
+        }
+        Ok(Reference { name, audio: AudioInput::Base64(recording) })
+    };
+    names.into_iter().zip(recordings).enumerate().map(reference).collect()
 }
 
 /// Reads `response_format`.
@@ -237,15 +278,21 @@ mod tests {
         let transcribe = |fields, param: &str| check(fields, AsrTask::Transcribe, param);
         let options = TranscriptionOptions::default().with_logprobs();
         transcribe(TranscriptionRequest { options, response_format: text("text"), ..fields() }, "include");
-        let names = list(&["agent"]);
-        transcribe(
-            TranscriptionRequest { known_speaker_names: names.clone(), ..fields() },
-            "known_speaker_names",
-        );
-        transcribe(
-            TranscriptionRequest { known_speaker_references: names, ..fields() },
-            "known_speaker_references",
-        );
+        let (names, data) = ("known_speaker_names", "known_speaker_references");
+        let known = |all: &[&str], recordings: &[&str], format: &str| TranscriptionRequest {
+            known_speaker_names: list(all),
+            known_speaker_references: list(recordings),
+            response_format: text(format),
+            ..fields()
+        };
+        transcribe(known(&["agent"], &[], "json"), names);
+        transcribe(known(&[], &["AAAA"], "json"), data);
+        transcribe(known(&["agent"], &[], "diarized_json"), names);
+        transcribe(known(&["agent", "agent"], &["AAAA"; 2], "diarized_json"), names);
+        transcribe(known(&["  "], &["AAAA"], "diarized_json"), names);
+        transcribe(known(&["agent"], &["data:audio/wav;base64,"], "diarized_json"), data);
+        let fine = known(&["agent"], &["data:audio/wav;base64,AAAA"], "diarized_json");
+        assert_eq!(CheckedRequest::check(fine, AsrTask::Transcribe).unwrap().references[0].name, "agent");
         let diarized = TranscriptionRequest { response_format: text("diarized_json"), ..fields() };
         check(diarized, AsrTask::Translate, "response_format");
         let languages = vec!["de".to_owned()];

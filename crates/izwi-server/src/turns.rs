@@ -31,12 +31,21 @@ pub struct TurnOptions {
     pub silence_duration_ms: u64,
     /// A turn this long ends even without silence. What follows is another turn.
     pub max_turn_ms: u64,
+    /// Silence after which it is asked whether the turn is complete: [`TurnDetector::push_to_pause`]. `None` if silence alone
+    /// ends a turn.
+    pub pause_ms: Option<u64>,
 }
 
 impl Default for TurnOptions {
     /// The values of OpenAI's server VAD.
     fn default() -> Self {
-        Self { threshold: 0.5, prefix_padding_ms: 300, silence_duration_ms: 500, max_turn_ms: 30_000 }
+        Self {
+            threshold: 0.5,
+            prefix_padding_ms: 300,
+            silence_duration_ms: 500,
+            max_turn_ms: 30_000,
+            pause_ms: None,
+        }
     }
 }
 
@@ -57,6 +66,15 @@ pub enum TurnEvent {
         /// Where its speech ends: before the silence that ended it, or where the turn was cut.
         speech_end_ms: u64,
     },
+}
+
+/// A pause in a turn, at the end of what was heard. Times are from the start of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Where the turn begins.
+    pub start_ms: u64,
+    /// Where its speech ends for now.
+    pub speech_end_ms: u64,
 }
 
 /// The detector of one stream of mono samples at 16 kHz. Its state is a few kilobytes, whatever the length of the stream.
@@ -86,6 +104,7 @@ impl TurnDetector {
             &StreamingVadOptions {
                 threshold: options.threshold,
                 min_silence: Duration::from_millis(options.silence_duration_ms),
+                pause: options.pause_ms.map(Duration::from_millis),
                 ..StreamingVadOptions::default()
             },
         );
@@ -94,7 +113,22 @@ impl TurnDetector {
 
     /// Adds samples, and tells the turns that begin and end in them. Any slicing gives the same events.
     pub fn push(&mut self, mut samples: &[f32]) -> Vec<TurnEvent> {
-        let (mut events, mut found) = (Vec::new(), Vec::new());
+        let mut events = Vec::new();
+        while !samples.is_empty() {
+            let (taken, _) = self.push_to_pause(samples, &mut events);
+            samples = &samples[taken..];
+        }
+        events
+    }
+
+    /// As [`Self::push`], up to the next pause: appends to `events`, and returns how many samples were taken and the pause after
+    /// them. The turn goes on unless [`Self::end_turn`] is called.
+    pub fn push_to_pause(
+        &mut self,
+        mut samples: &[f32],
+        events: &mut Vec<TurnEvent>,
+    ) -> (usize, Option<Pause>) {
+        let (count, mut found) = (samples.len(), Vec::new());
         let frame = self.vad.frame_samples();
         while !samples.is_empty() {
             // Frame by frame, so that a turn that is too long ends at the same sample in any slicing.
@@ -110,6 +144,13 @@ impl TurnDetector {
                     events.push(TurnEvent::SpeechStarted { at_ms });
                 }
                 Some(VadEvent::Stopped { .. }) => events.extend(self.stop(self.options.silence_duration_ms)),
+                Some(VadEvent::Paused { end }) => {
+                    let speech_end_ms = self.origin_ms + end / SAMPLES_PER_MS;
+                    let pause = self.turn_start_ms.map(|start_ms| Pause { start_ms, speech_end_ms });
+                    if pause.is_some() {
+                        return (count - samples.len(), pause);
+                    }
+                }
                 None => {}
             }
             let is_too_long =
@@ -118,12 +159,17 @@ impl TurnDetector {
                 events.extend(self.end_turn());
             }
         }
-        events
+        (count, None)
     }
 
     /// Ends the turn in progress, if one does, without waiting for silence.
     pub fn end_turn(&mut self) -> Option<TurnEvent> {
         self.stop(0)
+    }
+
+    /// Ends the turn in progress, if one does, in this pause of it.
+    pub fn end_in_pause(&mut self, pause: Pause) -> Option<TurnEvent> {
+        self.stop(self.now_ms().saturating_sub(pause.speech_end_ms))
     }
 
     /// Ends the turn in progress, whose speech ended `silence_ms` ago.

@@ -35,8 +35,6 @@ pub use memory::UploadMemory;
 
 /// The most parts of a form.
 const MAX_PARTS: usize = 64;
-/// The most bytes of a part that is not the recording.
-const MAX_TEXT_BYTES: usize = 256 << 10;
 
 /// A recording, and the field that carried it.
 #[derive(Debug, Clone, PartialEq)]
@@ -311,9 +309,9 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
             }
             let (limit, whole) = (state.config().max_upload_bytes, limit);
             file = Some((param, collect(&mut field, Some(param), limit, whole).await?));
-        } else if text.is_some() {
+        } else if let Some(text) = text {
             let whole = limit;
-            let bytes = collect(&mut field, None, MAX_TEXT_BYTES, whole).await?;
+            let bytes = collect(&mut field, None, text.max_bytes, whole).await?;
             let text = String::from_utf8(bytes.into())
                 .map_err(|_| ApiError::invalid(&name, format!("{name} is not UTF-8 text")))?;
             fields.take_text(&name, text)?;

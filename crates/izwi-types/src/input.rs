@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{SamplingParams, SpeechOptions, TranscriptionOptions, Turn, VoiceReference};
+use crate::{SamplingParams, SpeechOptions, Tool, ToolChoice, TranscriptionOptions, Turn, VoiceReference};
 
 /// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,6 +133,12 @@ pub struct ConverseInput {
     pub seed: u64,
     /// The most text tokens and audio frames, together, that the turn may have.
     pub max_tokens: usize,
+    /// Tools that may be called, only for models with [`ModelInfo::calls_tools`](crate::ModelInfo::calls_tools).
+    pub tools: Vec<Tool>,
+    /// Whether they are called.
+    pub tool_choice: ToolChoice,
+    /// Whether nobody hears the answer: a model that speaks after it writes need not speak.
+    pub text_only: bool,
     /// Samples per delivered chunk.
     pub chunk_samples: usize,
     /// Samples of the first delivered chunk; `None` for the size of all others.

@@ -25,7 +25,7 @@ mod voice;
 mod work;
 
 pub use chunking_strategy::{ChunkingStrategy, SpeechDetection, VadFields};
-pub use conversation::{Emission, Message, Turn};
+pub use conversation::{Emission, Message, Tool, ToolCall, ToolChoice, Turn};
 pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};
 pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput};

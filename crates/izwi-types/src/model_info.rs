@@ -43,6 +43,10 @@ pub struct ModelInfo {
     pub times_words: bool,
     /// Whether it tells when the words of a given text are said in a recording.
     pub aligns_text: bool,
+    /// Whether it calls tools in a conversation, and may begin one.
+    pub calls_tools: bool,
+    /// Whether a transcript of what the user said stands for its recording in a conversation.
+    pub reads_transcripts: bool,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.
@@ -73,6 +77,8 @@ impl ModelInfo {
             live_windows: false,
             times_words: false,
             aligns_text: false,
+            calls_tools: false,
+            reads_transcripts: false,
             sampling: SamplingParams::GREEDY,
             weight_bytes,
             state_bytes: 0,

@@ -11,15 +11,17 @@ pub enum Task {
     Chat,
     /// Who speaks when in a recording.
     Diarize,
+    /// Whether a speaker has finished.
+    Turn,
 }
 
 impl Task {
     /// All tasks.
-    pub const ALL: [Self; 4] = [Self::Tts, Self::Asr, Self::Chat, Self::Diarize];
+    pub const ALL: [Self; 5] = [Self::Tts, Self::Asr, Self::Chat, Self::Diarize, Self::Turn];
 
     /// Whether it tells what is in a recording, and makes no audio.
     pub fn listens(self) -> bool {
-        matches!(self, Self::Asr | Self::Diarize)
+        matches!(self, Self::Asr | Self::Diarize | Self::Turn)
     }
 
     /// The name in manifests, on the command line and in metric labels.
@@ -29,6 +31,7 @@ impl Task {
             Self::Asr => "asr",
             Self::Chat => "chat",
             Self::Diarize => "diarize",
+            Self::Turn => "turn",
         }
     }
 }

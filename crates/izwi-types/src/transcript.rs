@@ -1,5 +1,7 @@
 //! Transcripts with their times.
 
+use std::sync::Arc;
+
 /// The transcript of a recording.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Transcript {
@@ -44,6 +46,12 @@ pub struct Segment {
     pub logprobs: Vec<TokenLogprob>,
     /// Who speaks, counted from 0 in the order in which speakers begin; `None` where it is not known.
     pub speaker: Option<u32>,
+    /// The name of a known speaker.
+    pub speaker_name: Option<Arc<str>>,
+    /// Of a turn: the speaker's embedding, to compare with others of the same model; `None` where the model makes none.
+    pub embedding: Option<Arc<[f32]>>,
+    /// Probability that who speaks has finished at its end; `None` where it is not known.
+    pub end_of_turn: Option<f32>,
 }
 
 /// A text token of a transcript and its log-probability.

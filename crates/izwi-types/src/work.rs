@@ -127,6 +127,10 @@ pub struct StepOutput {
     pub parents: Vec<usize>,
     /// Tokens generated: 0 until the last prompt token is computed. In a search, those of one branch.
     pub generated_tokens: usize,
+    /// Tokens of the prompt, where only the server that runs the model counts them.
+    pub prompt_tokens: Option<usize>,
+    /// Whether a limit of tokens ends it, at the server that runs the model.
+    pub is_cut: bool,
     /// Whether the model has ended the sequence.
     pub finished: bool,
     /// Whether the watchdog ended it as a runaway generation.

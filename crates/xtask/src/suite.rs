@@ -13,7 +13,7 @@ use crate::workspace::read;
 use crate::{alsa, balancers, chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
-const TEST_MODELS: [&str; 4] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m"];
+const TEST_MODELS: [&str; 5] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m", "smart-turn"];
 /// The package whose tests run published clients, in Python and Node.js.
 const RUNS_CLIENTS: &str = "izwi-tests";
 /// The package whose tests run balancers.

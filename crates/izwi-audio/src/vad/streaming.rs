@@ -19,6 +19,8 @@ pub struct StreamingVadOptions {
     pub min_speech: Duration,
     /// Silence that ends a span.
     pub min_silence: Duration,
+    /// Silence within a span that is told as a pause; `None` if none is.
+    pub pause: Option<Duration>,
 }
 
 impl Default for StreamingVadOptions {
@@ -27,6 +29,7 @@ impl Default for StreamingVadOptions {
             threshold: 0.5,
             min_speech: Duration::from_millis(128),
             min_silence: Duration::from_millis(500),
+            pause: None,
         }
     }
 }
@@ -41,6 +44,11 @@ pub enum VadEvent {
         start: u64,
         /// After the last sample that was needed to tell.
         at: u64,
+    },
+    /// Speech pauses. The span goes on.
+    Paused {
+        /// After its last sample.
+        end: u64,
     },
     /// Speech has ended.
     Stopped {
@@ -70,6 +78,7 @@ pub struct StreamingVad {
     threshold: f32,
     min_speech: u64,
     min_silence: u64,
+    pause: Option<u64>,
     max_onset_gap: u64,
     rules: ScoreRules,
     scorer: StreamScorer,
@@ -99,6 +108,7 @@ impl StreamingVad {
             threshold: options.threshold,
             min_speech: frames(options.min_speech),
             min_silence: frames(options.min_silence),
+            pause: options.pause.map(frames),
             max_onset_gap: frames(MAX_ONSET_GAP),
             rules,
             scorer: StreamScorer::new(model),
@@ -153,6 +163,9 @@ impl StreamingVad {
                     self.phase = Phase::Silence;
                     return Some(VadEvent::Stopped { end: end * self.rules.frame as u64, at });
                 }
+                if self.pause == Some(self.frames - end) {
+                    return Some(VadEvent::Paused { end: end * self.rules.frame as u64 });
+                }
             }
             Phase::Silence if self.is_speech => {
                 self.phase = Phase::Onset { start: frame, end: self.frames, speech: 1 };
@@ -200,6 +213,7 @@ mod tests {
             threshold: 0.5,
             min_speech: frames(min_speech),
             min_silence: frames(min_silence),
+            pause: (min_silence > 2).then(|| frames(2)),
         };
         let mut vad = StreamingVad::new(&model(), &options);
         let all: Vec<f32> = [&[0.0; LEAD], scores].concat();
@@ -208,6 +222,7 @@ mod tests {
             VadEvent::Started { start, at } => {
                 VadEvent::Started { start: start / F - lead, at: at / F - lead }
             }
+            VadEvent::Paused { end } => VadEvent::Paused { end: end / F - lead },
             VadEvent::Stopped { end, at } => VadEvent::Stopped { end: end / F - lead, at: at / F - lead },
         };
         all.iter().filter_map(|&score| vad.advance(score)).map(relative).collect()
@@ -222,6 +237,15 @@ mod tests {
         assert_eq!(events(&[0.4, 0.6, 0.4, 0.34, 0.0], 1, 1), [started(1, 2), stopped(3, 4)], "hysteresis");
         let short = [vec![0.9], vec![0.0; 10], vec![0.9]].concat();
         assert_eq!(events(&short, 2, 2), [], "too short, twice");
+    }
+
+    #[test]
+    fn each_pause_of_a_span_is_told_once() {
+        let started = VadEvent::Started { start: 0, at: 1 };
+        let (paused, stopped) = (|end| VadEvent::Paused { end }, VadEvent::Stopped { end: 4, at: 8 });
+        let scores = [0.9, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(events(&scores, 1, 4), [started, paused(1), paused(4), stopped]);
+        assert_eq!(events(&[0.9, 0.0, 0.9, 0.0, 0.9], 1, 4), [started], "too short");
     }
 
     #[test]
@@ -242,7 +266,7 @@ mod tests {
             step in 1usize..1_000,
         ) {
             let (min_speech, min_silence) = (frames(1), frames(1));
-            let options = StreamingVadOptions { threshold: 0.45, min_speech, min_silence };
+            let options = StreamingVadOptions { threshold: 0.45, min_speech, min_silence, pause: None };
             for model in [model(), super::super::silero::tests::random_model()] {
                 let (mut whole, mut sliced) = (Vec::new(), Vec::new());
                 StreamingVad::new(&model, &options).push(&samples, &mut whole);

@@ -70,6 +70,10 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
         let value = format!("{}, {} at {}", config.task.name(), config.model, remote.place());
         (format!("remote_models.{}", config.name), value, remote.origin.to_string())
     });
+    let pipelines = resolved.settings.pipelines.iter().map(|pipeline| {
+        (format!("pipelines.{}", pipeline.name()), pipeline.place(), pipeline.origin.to_string())
+    });
+    let remotes = remotes.chain(pipelines);
     if json {
         let mut object: serde_json::Map<String, serde_json::Value> = values
             .map(|(setting, value, origin)| {
@@ -115,9 +119,15 @@ fn check(file: &FilePath) -> Result<()> {
     }
     let path = &file.path;
     let read = process::read(file)?;
-    let remotes = match read.remote_models.len() {
+    let counted = |count: usize, what: &str| match count {
         0 => String::new(),
-        count => format!(" and {count} remote models"),
+        count => format!(" and {count} {what}"),
     };
-    output::print(&format!("{}: valid, sets {} settings{remotes}\n", path.display(), read.entries.len()))
+    let remotes = counted(read.remote_models.len(), "remote models");
+    let pipelines = counted(read.pipelines.len(), "pipelines");
+    output::print(&format!(
+        "{}: valid, sets {} settings{remotes}{pipelines}\n",
+        path.display(),
+        read.entries.len()
+    ))
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{ValueEnum, ValueHint};
-use izwi_core::engine::speakers::speaker_name;
+use izwi_core::engine::known_speakers::named;
+use izwi_core::engine::speakers::label;
 use izwi_core::engine::{EngineCoreRequest, Segment};
 use izwi_hub::Task;
 use serde_json::json;
@@ -15,12 +16,12 @@ use crate::engine::{Loaded, incomplete};
 use crate::progress::TranscriptionProgress;
 use crate::settings::Resolved;
 use crate::transcription::{self, Transcription};
-use crate::{engine, input, logging, models, output, sink};
+use crate::{engine, input, logging, models, output, rttm, sink};
 
 /// Tell who speaks when in a recording
 ///
 /// Reads wav, flac, mp3, ogg, m4a and webm at any sample rate. Speakers are called A, B and so on, in the order in which they
-/// begin; nobody is recognised from one recording to the next. One line on standard error reports the duration, the speakers
+/// begin, or by the names of saved speakers (`izwi speakers`). One line on standard error reports the duration, the speakers
 /// and the RTF (time to compute over time of audio). The file appears whole or not at all and replaces an existing one. The
 /// model is the first installed one with the task `diarize`.
 #[derive(Debug, clap::Args)]
@@ -53,29 +54,21 @@ enum Format {
 impl Format {
     /// The turns of the recording `name`.
     fn render(self, name: &str, turns: &[Segment], duration_s: f64) -> String {
-        let turns = turns.iter().filter_map(|turn| Some((turn.start_s, turn.end_s, turn.speaker?)));
+        let told = turns.iter().filter_map(|turn| Some((turn.start_s, turn.end_s, label(turn)?)));
         let mut text = String::new();
         match self {
             Self::Json => {
-                let turns: Vec<_> = turns
-                    .map(|(start, end, speaker)| json!({"start": start, "end": end, "speaker": speaker_name(speaker)}))
+                let turns: Vec<_> = told
+                    .map(|(start, end, speaker)| json!({"start": start, "end": end, "speaker": speaker}))
                     .collect();
                 let duration = (duration_s * 1e3).round() / 1e3;
                 text = json!({"duration": duration, "segments": turns}).to_string() + "\n";
             }
             // Writing to a string cannot fail.
-            Self::Text => turns.for_each(|(start, end, speaker)| {
-                let _ = writeln!(text, "{start:.2}\t{end:.2}\t{}", speaker_name(speaker));
+            Self::Text => told.for_each(|(start, end, speaker)| {
+                let _ = writeln!(text, "{start:.2}\t{end:.2}\t{speaker}");
             }),
-            // Its fields are separated by white space.
-            Self::Rttm => turns.for_each(|(start, end, speaker)| {
-                let length = end - start;
-                let file = name.replace(char::is_whitespace, "_");
-                let _ = writeln!(
-                    text,
-                    "SPEAKER {file} 1 {start:.3} {length:.3} <NA> <NA> speaker_{speaker} <NA> <NA>"
-                );
-            }),
+            Self::Rttm => text = rttm::render(name, turns),
         }
         text
     }
@@ -92,6 +85,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     config.model = models::with_task(&store, resolved, Task::Diarize)?;
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
+    let known = models::known_speakers(&store, &config.model)?;
 
     let (name, format) = (args.recording.display().to_string(), args.format);
     let stem =
@@ -102,7 +96,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         let on_event = |event: transcription::Event<'_>| progress.borrow_mut().update(event);
         let deliver = |_, result: Result<Transcription>| {
             progress.borrow().suspend(|| {
-                let done = result.with_context(|| format!("cannot tell the speakers of {name}"))?;
+                let mut done = result.with_context(|| format!("cannot tell the speakers of {name}"))?;
+                let turns = std::mem::take(&mut done.transcript.segments);
+                done.transcript.segments = named(turns, &known)?;
                 let duration_s = done.stats.audio_duration.as_secs_f64();
                 let rendered = format.render(&stem, &done.transcript.segments, duration_s);
                 match file {
@@ -150,6 +146,9 @@ mod tests {
             "SPEAKER a_b 1 0.000 1.500 <NA> <NA> speaker_0 <NA> <NA>\n\
              SPEAKER a_b 1 1.250 59.750 <NA> <NA> speaker_1 <NA> <NA>\n"
         );
+        let saved = [Segment { speaker_name: Some("Ann B".into()), ..turns[1].clone() }];
+        assert_eq!(render(Format::Text, &saved), "1.25\t61.00\tAnn B\n");
+        assert!(render(Format::Rttm, &saved).contains(" <NA> <NA> Ann_B <NA>"));
         let json: serde_json::Value = serde_json::from_str(&render(Format::Json, &turns)).unwrap();
         assert_eq!(json["segments"][1], json!({"start": 1.25, "end": 61.0, "speaker": "B"}));
         assert_eq!(json["duration"], 62.0);

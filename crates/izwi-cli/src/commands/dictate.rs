@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let remote = resolved.settings.remote(&config.model);
     engine::run_model(config, remote, async |loaded| {
         let Loaded { engine, interrupt, .. } = loaded;
-        dictate(args, None, &Place::start(engine, &store).await?, interrupt).await
+        dictate(args, None, &Place::start(engine, None, &store).await?, interrupt).await
     })
 }
 

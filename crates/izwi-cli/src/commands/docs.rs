@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 use izwi_hub::Manifest;
 use izwi_server::ServerConfig;
 
-use crate::settings::remote::KEYS;
-use crate::settings::{Kind, Section, TABLE};
+use crate::settings::keys::Key;
+use crate::settings::{Section, TABLE, pipelines, remote};
 use crate::{models, output};
 
 /// Width of the help on the page, independent of the terminal.
@@ -128,16 +128,30 @@ pub(crate) fn config_page() -> String {
         "\n## `[[remote_models]]`\n\nA table for each model that another server runs; [remote models](remote.md) tells \
          more. They have no flags and no variables.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
     );
-    for key in KEYS {
-        let kind = if matches!(key.kind, Kind::List) {
-            "a text or a list of texts".to_owned()
-        } else {
-            key.kind.to_string()
-        };
-        let _ = writeln!(page, "| `{}` | {kind} | {} | {} |", key.name, key.default, key.doc);
-    }
+    describe_keys(remote::KEYS, &mut page);
+    page.push_str(
+        "\n## `[[pipelines]]`\n\nA table for each chat model that is composed of one that transcribes, a language model at a \
+         server, and one that speaks; [conversations](conversations.md#any-language-model) tell more. They have no flags \
+         and no variables.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+    );
+    describe_keys(pipelines::KEYS, &mut page);
+    page.push_str(
+        "\n### `[pipelines.llm]`\n\nThe language model of the pipeline before it.\n\n| key | value | default | meaning \
+         |\n|---|---|---|---|\n",
+    );
+    describe_keys(pipelines::LLM_KEYS, &mut page);
+    page.push_str(
+        "| `parameters` | a table | empty | Members of every request, as the server knows them: `temperature`, \
+         `reasoning_effort` |\n",
+    );
     page.push_str(EXAMPLE);
     page
+}
+
+fn describe_keys<M>(keys: &[Key<M>], page: &mut String) {
+    for key in keys {
+        let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.name, key.values(), key.default, key.doc);
+    }
 }
 
 /// The page with the sizes of all pulls.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use izwi_hub::{ModelStatus, Source, Task};
 use serde::Serialize;
 
-use crate::settings::{RemoteModel, Settings};
+use crate::settings::{PipelineModel, RemoteModel, Settings};
 use crate::{models, output};
 
 /// List the known models, and which of them are installed
@@ -32,22 +32,24 @@ struct Listed<'a> {
     licence_url: Option<&'a str>,
     description: &'a str,
     source: Option<&'a str>,
-    /// The servers that run a remote model; empty for all others.
+    /// The servers that run a remote model, or the language model of a pipeline; empty for all others.
     servers: &'a [String],
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = models::open(settings)?;
     let list = store.list();
-    let remotes = &settings.remote_models;
+    let (remotes, pipelines) = (&settings.remote_models, &settings.pipelines);
     if args.json {
         let all = list.iter().map(listed).chain(remotes.iter().map(listed_remote));
+        let all = all.chain(pipelines.iter().map(listed_pipeline));
         return output::print_json(&all.collect::<Vec<_>>());
     }
     let mut rows =
         vec![["NAME", "INSTALLED", "SIZE", "TASK", "LANGUAGES", "LICENCE", "DESCRIPTION"].map(str::to_owned)];
     rows.extend(list.iter().map(row));
     rows.extend(remotes.iter().map(remote_row));
+    rows.extend(pipelines.iter().map(pipeline_row));
     output::print(&output::format_columns(&rows))
 }
 
@@ -87,6 +89,36 @@ fn listed_remote(remote: &RemoteModel) -> Listed<'_> {
         source: None,
         servers: &config.base_urls,
     }
+}
+
+fn listed_pipeline(pipeline: &PipelineModel) -> Listed<'_> {
+    Listed {
+        name: pipeline.name(),
+        installed: false,
+        bytes: 0,
+        download_bytes: None,
+        mirror_bytes: None,
+        tasks: vec![Task::Chat.name()],
+        default_for: Vec::new(),
+        languages: pipeline.config.language.as_slice(),
+        licence: "",
+        licence_url: None,
+        description: "",
+        source: None,
+        servers: &pipeline.config.llm.base_urls,
+    }
+}
+
+fn pipeline_row(pipeline: &PipelineModel) -> [String; 7] {
+    [
+        pipeline.name().to_owned(),
+        "pipeline".to_owned(),
+        "-".to_owned(),
+        Task::Chat.name().to_owned(),
+        languages(pipeline.config.language.as_slice()),
+        "-".to_owned(),
+        pipeline.place(),
+    ]
 }
 
 fn remote_row(remote: &RemoteModel) -> [String; 7] {

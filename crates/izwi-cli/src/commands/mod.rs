@@ -19,6 +19,7 @@ pub(crate) mod rm;
 pub(crate) mod say;
 pub(crate) mod serve;
 pub(crate) mod service;
+pub(crate) mod speakers;
 pub(crate) mod status;
 pub(crate) mod transcribe;
 pub(crate) mod voices;

@@ -2,11 +2,12 @@
 
 use std::net::{self, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig};
+use izwi_core::engine::leases::Engines;
+use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig, Task};
 use izwi_dialects::Wyoming;
 use izwi_hub::Store;
 use izwi_server::{
@@ -17,7 +18,7 @@ use tokio::net::TcpListener;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::activation;
-use crate::settings::{RemoteModel, Resolved, ServerSettings, Settings};
+use crate::settings::{PipelineModel, RemoteModel, Resolved, ServerSettings, Settings};
 use crate::{address, engine, logging, machine, models, output};
 
 /// The remedy for an address that other machines can reach.
@@ -81,20 +82,17 @@ async fn serve(
     let address = http.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings)?;
     let registry_config = server.registry(config.model.clone());
-    let names = named(&registry_config, &server.models);
+    let pipelines = &resolved.settings.pipelines;
+    let names = named(&registry_config, &server.models, pipelines);
     check_names(&store, &resolved.settings, &names, registry_config.default_asr.as_ref())?;
 
     output::status(&format!("izwi serves on {}", address::url(address)));
     if let Some((wyoming, _)) = &wyoming {
-        let address = wyoming.local_addr().context("the listener has no address")?;
-        output::status(&format!("izwi serves wyoming on tcp://{address}"));
-        if !address.ip().is_loopback() {
-            output::status(OPEN_WYOMING);
-        }
+        announce_wyoming(wyoming.local_addr().context("the listener has no address")?);
     }
     let recorder = Recorder::install()?;
     let remotes = &resolved.settings.remote_models;
-    let offers = offers(&store, &names, remotes);
+    let offers = offers(&store, &names, &resolved.settings);
     // The default models are pulled when they are loaded, which starts now.
     let is_default = |name: &String| {
         *name == registry_config.default_tts || Some(name) == registry_config.default_asr.as_ref()
@@ -107,11 +105,15 @@ async fn serve(
         config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
         arbiters: DeviceArbiters::default(),
         remotes: remotes.clone(),
+        pipelines: pipelines.clone(),
+        parts: OnceLock::new(),
         runtime: tokio::runtime::Handle::current(),
     };
     let source = Arc::new(source);
     let loader = Arc::clone(&source);
     let registry = Registry::with_loader(registry_config, offers, Arc::new(move |name| loader.engine(name)));
+    // Nobody else sets it.
+    let _ = source.parts.set(registry.engines_for_parts());
     registry.load_defaults();
     tokio::task::spawn_blocking(move || source.install(&further));
 
@@ -139,6 +141,13 @@ async fn serve(
     activation::ready(&address::url(address));
     izwi_server::serve(listeners, config, registry, recorder, shutdown).await?;
     Ok(())
+}
+
+fn announce_wyoming(address: SocketAddr) {
+    output::status(&format!("izwi serves wyoming on tcp://{address}"));
+    if !address.ip().is_loopback() {
+        output::status(OPEN_WYOMING);
+    }
 }
 
 /// Exits at once, at the second signal.
@@ -220,9 +229,10 @@ fn open_files(config: &ServerConfig) -> Result<Option<u64>> {
 }
 
 /// The models of the settings without repetitions, the default ones first.
-fn named(config: &RegistryConfig, models: &[String]) -> Vec<String> {
+fn named(config: &RegistryConfig, models: &[String], pipelines: &[PipelineModel]) -> Vec<String> {
     let mut names = vec![config.default_tts.clone()];
-    for item in config.default_asr.iter().chain(models) {
+    let parts = pipelines.iter().flat_map(|pipeline| [&pipeline.config.asr, &pipeline.config.tts]);
+    for item in config.default_asr.iter().chain(models).chain(parts.flatten()) {
         for name in item.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             if !names.iter().any(|known| known == name) {
                 names.push(name.to_owned());
@@ -241,8 +251,8 @@ fn check_names(store: &Store, settings: &Settings, names: &[String], asr: Option
     Ok(())
 }
 
-/// The named, the installed and the remote models, with their properties before loading.
-fn offers(store: &Store, names: &[String], remotes: &[RemoteModel]) -> Vec<Offer> {
+/// The named, the installed and the remote models and the pipelines, with their properties before loading.
+fn offers(store: &Store, names: &[String], settings: &Settings) -> Vec<Offer> {
     let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
     let models = store
         .list()
@@ -258,11 +268,16 @@ fn offers(store: &Store, names: &[String], remotes: &[RemoteModel]) -> Vec<Offer
         tasks: vec![remote.config.task],
         bytes: 0,
     };
-    models.map(offer).chain(remotes.iter().map(remote)).collect()
+    let pipeline = |pipeline: &PipelineModel| Offer {
+        id: pipeline.name().to_owned(),
+        tasks: vec![Task::Chat],
+        bytes: 0,
+    };
+    let remotes = settings.remote_models.iter().map(remote);
+    models.map(offer).chain(remotes).chain(settings.pipelines.iter().map(pipeline)).collect()
 }
 
-/// Loads engines from the store, which share the devices, and those of remote models.
-#[derive(Debug)]
+/// Loads engines from the store, which share the devices, and those of remote models and pipelines.
 struct Source {
     home: PathBuf,
     /// Models that may be pulled; all others must be installed.
@@ -271,6 +286,9 @@ struct Source {
     arbiters: DeviceArbiters,
     /// Models that other servers run.
     remotes: Vec<RemoteModel>,
+    pipelines: Vec<PipelineModel>,
+    /// The engines of the models of pipelines, once there is a registry.
+    parts: OnceLock<Arc<dyn Engines>>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -280,6 +298,11 @@ impl Source {
         let load = || {
             if let Some(remote) = self.remotes.iter().find(|remote| remote.config.name == name) {
                 return self.runtime.block_on(engine::connect(remote, self.config.clone()));
+            }
+            let pipeline = self.pipelines.iter().find(|pipeline| pipeline.name() == name);
+            if let Some((pipeline, parts)) = pipeline.zip(self.parts.get()) {
+                let composed = engine::compose(pipeline, Arc::clone(parts), self.config.clone());
+                return self.runtime.block_on(composed);
             }
             self.ensure(name)?;
             let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };

@@ -9,7 +9,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::{Section, Setting, Value};
+use super::keys::Fault;
 use super::origin::{Origin, Problem};
+use super::pipeline_model::PipelineModel;
+use super::pipelines;
 use super::remote;
 use super::remote_model::RemoteModel;
 use super::table::TABLE;
@@ -22,6 +25,8 @@ pub(crate) struct File {
     pub(crate) entries: Vec<Entry>,
     /// The models that other servers run.
     pub(crate) remote_models: Vec<RemoteModel>,
+    /// The chat models that are composed of others.
+    pub(crate) pipelines: Vec<PipelineModel>,
 }
 
 /// One value.
@@ -66,9 +71,27 @@ impl Reader<'_> {
     fn top(&mut self, table: &DeTable<'_>) {
         for (key, value) in table {
             let name: &str = key.get_ref();
-            if name == remote::TABLES {
-                self.remote_models(key.span().start, value.get_ref());
-                continue;
+            let at = key.span().start;
+            match name {
+                remote::TABLES => {
+                    let models = self.tables(name, at, value.get_ref(), remote::parse);
+                    models.into_iter().for_each(|(at, model)| {
+                        if self.is_new(name, at, &model.config.name) {
+                            self.file.remote_models.push(model);
+                        }
+                    });
+                    continue;
+                }
+                pipelines::TABLES => {
+                    let models = self.tables(name, at, value.get_ref(), pipelines::parse);
+                    models.into_iter().for_each(|(at, model)| {
+                        if self.is_new(name, at, model.name()) {
+                            self.file.pipelines.push(model);
+                        }
+                    });
+                    continue;
+                }
+                _ => {}
             }
             let section = Section::ALL.into_iter().find(|section| section.name() == name && !name.is_empty());
             match (section, value.get_ref()) {
@@ -81,31 +104,43 @@ impl Reader<'_> {
         }
     }
 
-    fn remote_models(&mut self, at: usize, value: &DeValue<'_>) {
+    /// Reads tables that may occur several times, each with where it begins.
+    fn tables<M>(
+        &mut self,
+        name: &str,
+        at: usize,
+        value: &DeValue<'_>,
+        parse: fn(&DeTable<'_>, usize, Origin) -> Result<M, Vec<Fault>>,
+    ) -> Vec<(usize, M)> {
+        let no_tables = || format!("{name} are tables: write [[{name}]] on a line");
         let Some(items) = value.as_array() else {
-            return self
-                .problem(at, "remote_models are tables: write [[remote_models]] on a line".to_owned());
+            self.problem(at, no_tables());
+            return Vec::new();
         };
+        let mut models = Vec::new();
         for item in items {
             let at = item.span().start;
             let Some(table) = item.get_ref().as_table() else {
-                self.problem(at, "remote_models are tables: write [[remote_models]] on a line".to_owned());
+                self.problem(at, no_tables());
                 continue;
             };
-            match remote::parse(table, at, Origin::File(self.path.clone(), self.line(at))) {
+            match parse(table, at, Origin::File(self.path.clone(), self.line(at))) {
                 Err(problems) => problems.into_iter().for_each(|(at, message)| self.problem(at, message)),
-                Ok(model) => {
-                    let name = &model.config.name;
-                    if self.file.remote_models.iter().any(|known| known.config.name == *name) {
-                        let message =
-                            format!("remote_models: name: '{name}' is given twice; choose another name");
-                        self.problem(at, message);
-                    } else {
-                        self.file.remote_models.push(model);
-                    }
-                }
+                Ok(model) => models.push((at, model)),
             }
         }
+        models
+    }
+
+    /// Whether no other model has a name; one that is given twice is a problem.
+    fn is_new(&mut self, tables: &str, at: usize, name: &str) -> bool {
+        let remotes = self.file.remote_models.iter().map(|model| model.config.name.as_str());
+        let is_new =
+            remotes.chain(self.file.pipelines.iter().map(PipelineModel::name)).all(|known| known != name);
+        if !is_new {
+            self.problem(at, format!("{tables}: name: '{name}' is given twice; choose another name"));
+        }
+        is_new
     }
 
     fn section(&mut self, section: Section, table: &DeTable<'_>) {
@@ -156,7 +191,7 @@ fn unknown(section: Section, name: &str) -> String {
     }
     let here = TABLE.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
     let sections = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
-    let tables = sections.chain([remote::TABLES]);
+    let tables = sections.chain([remote::TABLES, pipelines::TABLES]);
     let names: Vec<&str> =
         if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
     let mut near = similar(name, names);

@@ -6,7 +6,11 @@
 mod field;
 pub(crate) mod file;
 pub(crate) mod flags;
+mod key_source;
+pub(crate) mod keys;
 mod origin;
+mod pipeline_model;
+pub(crate) mod pipelines;
 pub(crate) mod process;
 mod ranges;
 pub(crate) mod remote;
@@ -14,12 +18,14 @@ mod remote_model;
 mod resolve;
 mod rows;
 mod server;
+mod server_keys;
 mod table;
 mod template;
 mod values;
 
-pub(crate) use field::{Kind, Section};
+pub(crate) use field::Section;
 pub(crate) use origin::Origin;
+pub(crate) use pipeline_model::PipelineModel;
 pub(crate) use remote_model::RemoteModel;
 pub(crate) use resolve::Resolved;
 pub(crate) use server::ServerSettings;

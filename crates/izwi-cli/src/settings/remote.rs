@@ -2,53 +2,25 @@
 //!
 //! Knows no disk and no environment.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use izwi_core::engine::Task;
-use izwi_remote::{ConfigError, RemoteConfig, Secret};
-use izwi_types::similar;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use izwi_remote::{ConfigError, RemoteConfig};
+use toml::de::DeTable;
 
-use super::field::{Kind, Value};
+use super::field::Kind;
+use super::key_source::KeySource;
+use super::keys::{Fault, Key, Keys, find, key, one_api_key};
 use super::origin::Origin;
-use super::ranges::{ANY_COUNT, SECONDS};
-use super::remote_model::{KeySource, RemoteModel};
+use super::ranges::SECONDS;
+use super::remote_model::RemoteModel;
+use super::server_keys::{ServerKeys, Servers};
 
 /// The key of the tables in the file.
 pub(crate) const TABLES: &str = "remote_models";
 
-/// A key of a table.
-pub(crate) struct Key {
-    /// Its name.
-    pub(crate) name: &'static str,
-    /// Type of its values. A list may also be a single text.
-    pub(crate) kind: Kind,
-    /// The default in words.
-    pub(crate) default: &'static str,
-    /// Description: one sentence without a period.
-    pub(crate) doc: &'static str,
-    set: fn(&mut RemoteModel, &Value) -> Result<(), String>,
-}
-
-macro_rules! key {
-    ($name:literal, $kind:expr, $default:literal, $doc:literal, |$model:ident, $value:ident| $set:expr) => {
-        Key {
-            name: $name,
-            kind: $kind,
-            default: $default,
-            doc: $doc,
-            set: |$model, $value| {
-                $set;
-                Ok(())
-            },
-        }
-    };
-}
-
 /// Every key, in the order of the documentation.
-pub(crate) static KEYS: &[Key] = &[
+pub(crate) static KEYS: &[Key<RemoteModel>] = &[
     key!("name", Kind::Text, "required", "Its name here, which no other model has", |model, value| {
         model.config.name = value.text()?.to_owned();
     }),
@@ -76,24 +48,10 @@ pub(crate) static KEYS: &[Key] = &[
         "Address of its server, or several, each with the path before /audio: http://gpu:8091/v1",
         |model, value| model.config.base_urls = value.list()?.to_vec()
     ),
-    key!("model", Kind::Text, "required", "Its name at the servers", |model, value| {
-        model.config.model = value.text()?.to_owned();
-    }),
-    key!("api_key", Kind::Secret, "none", "Key that the servers require", |model, value| {
-        model.key = KeySource::Text(Secret::new(value.text()?));
-    }),
-    key!(
-        "api_key_env",
-        Kind::Text,
-        "none",
-        "Variable of the environment that holds the key",
-        |model, value| {
-            model.key = KeySource::Variable(value.text()?.to_owned());
-        }
-    ),
-    key!("api_key_file", Kind::Text, "none", "File that holds the key", |model, value| {
-        model.key = KeySource::File(PathBuf::from(value.text()?));
-    }),
+    ServerKeys::MODEL,
+    ServerKeys::API_KEY,
+    ServerKeys::API_KEY_ENV,
+    ServerKeys::API_KEY_FILE,
     key!("voices", Kind::List, "asked of the servers", "Its voices, the default first", |model, value| {
         model.config.voices = value.list()?.to_vec();
     }),
@@ -107,13 +65,7 @@ pub(crate) static KEYS: &[Key] = &[
         "Rate of the audio that the servers send, in Hz",
         |model, value| model.config.sample_rate_hz = value.whole()?
     ),
-    key!(
-        "max_concurrent",
-        ANY_COUNT,
-        "32",
-        "Maximum number of open requests; more are refused with Retry-After",
-        |model, value| model.config.max_concurrent = value.whole()?
-    ),
+    ServerKeys::MAX_CONCURRENT,
     key!(
         "extensions",
         Kind::Switch,
@@ -128,16 +80,8 @@ pub(crate) static KEYS: &[Key] = &[
         "Whether transcripts are asked for with times (verbose_json) or as text alone (json)",
         |model, value| model.config.timestamps = value.switch()?
     ),
-    key!(
-        "retries",
-        Kind::Whole { min: 0, max: 10 },
-        "2",
-        "How often a request is sent again before the first byte, to another server first",
-        |model, value| model.config.retries = value.whole()?
-    ),
-    key!("connect_timeout_s", SECONDS, "5", "Time that a connection may take", |model, value| {
-        model.config.connect_timeout = Duration::from_secs(value.whole()?);
-    }),
+    ServerKeys::RETRIES,
+    ServerKeys::CONNECT_TIMEOUT,
     key!(
         "first_byte_timeout_s",
         SECONDS,
@@ -145,9 +89,7 @@ pub(crate) static KEYS: &[Key] = &[
         "Time that the first byte of an answer may take",
         |model, value| model.config.first_byte_timeout = Duration::from_secs(value.whole()?)
     ),
-    key!("idle_timeout_s", SECONDS, "30", "Time that an answer may pause", |model, value| {
-        model.config.idle_timeout = Duration::from_secs(value.whole()?);
-    }),
+    ServerKeys::IDLE_TIMEOUT,
     key!(
         "breaker_failures",
         Kind::Whole { min: 1, max: 1_000 },
@@ -160,64 +102,34 @@ pub(crate) static KEYS: &[Key] = &[
     }),
 ];
 
-/// Keys without a default.
-const REQUIRED: [&str; 4] = ["name", "task", "base_url", "model"];
+const TABLE: Keys<RemoteModel> = Keys { name: TABLES, page: "docs/remote.md", keys: KEYS };
+
+impl Servers for RemoteModel {
+    fn config(&mut self) -> &mut RemoteConfig {
+        &mut self.config
+    }
+
+    fn set_key(&mut self, key: KeySource) {
+        self.key = key;
+    }
+}
 
 /// Reads one table. Problems come with the byte that they are about.
-pub(super) fn parse(
-    table: &DeTable<'_>,
-    at: usize,
-    origin: Origin,
-) -> Result<RemoteModel, Vec<(usize, String)>> {
-    let get =
-        |name: &str| table.iter().find(|(key, _)| key.get_ref().as_ref() == name).map(|(_, value)| value);
-    let mut problems: Vec<(usize, String)> = REQUIRED
-        .into_iter()
-        .filter(|name| get(name).is_none())
-        .map(|name| (at, format!("{TABLES}: {name} is missing; it is required")))
-        .collect();
-    let keys = ["api_key", "api_key_env", "api_key_file"].into_iter().filter(|name| get(name).is_some());
-    if keys.count() > 1 {
-        problems.push((at, format!("{TABLES}: set one of api_key, api_key_env and api_key_file")));
-    }
-    let task = get("task").and_then(|value| value.get_ref().as_str().map(str::to_owned));
+pub(super) fn parse(table: &DeTable<'_>, at: usize, origin: Origin) -> Result<RemoteModel, Vec<Fault>> {
+    let mut faults = TABLE.missing(table, at);
+    faults.extend(one_api_key(table, TABLES, at));
+    let task = find(table, "task").and_then(|value| value.get_ref().as_str().map(str::to_owned));
     let task = if task.as_deref() == Some("asr") { Task::Asr } else { Task::Tts };
     let config = RemoteConfig::new("", task, Vec::new(), "");
     let mut model = RemoteModel { config, key: KeySource::None, origin };
-    for (key, value) in table {
-        let name: &str = key.get_ref();
-        let set = match KEYS.iter().find(|known| known.name == name) {
-            Some(known) => read(known, value).and_then(|value| (known.set)(&mut model, &value)),
-            None => {
-                problems.push((key.span().start, unknown(name)));
-                continue;
-            }
-        };
-        if let Err(message) = set {
-            problems.push((value.span().start, format!("{TABLES}: {name}: {message}")));
-        }
-    }
-    if problems.is_empty()
+    faults.extend(TABLE.read(table, &[], &mut model));
+    if faults.is_empty()
         && let Err(ConfigError { field, message }) = model.config.check()
     {
-        let at = get(field).map_or(at, |value| value.span().start);
-        problems.push((at, format!("{TABLES}: {field}: {message}")));
+        let at = Keys::<RemoteModel>::place(table, field, at);
+        faults.push((at, format!("{TABLES}: {field}: {message}")));
     }
-    if problems.is_empty() { Ok(model) } else { Err(problems) }
-}
-
-fn read(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
-    match (key.kind, value.get_ref()) {
-        (Kind::List, DeValue::String(text)) => Ok(Value::List(vec![text.to_string()])),
-        (kind, value) => kind.parse_toml(value),
-    }
-}
-
-fn unknown(name: &str) -> String {
-    match similar(name, KEYS.iter().map(|key| key.name)).as_slice() {
-        [] => format!("{TABLES}: unknown key '{name}'; docs/remote.md lists all"),
-        near => format!("{TABLES}: unknown key '{name}': did you mean {}?", near.join(", ")),
-    }
+    if faults.is_empty() { Ok(model) } else { Err(faults) }
 }
 
 #[cfg(test)]

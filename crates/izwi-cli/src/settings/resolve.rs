@@ -58,6 +58,7 @@ impl Resolved {
 pub(crate) fn resolve(sources: &Sources<'_>) -> Result<Resolved, Vec<Problem>> {
     let mut settings = Settings::defaults(sources.data_folder.clone());
     settings.remote_models.clone_from(&sources.file.remote_models);
+    settings.pipelines.clone_from(&sources.file.pipelines);
     let mut origins = Vec::with_capacity(TABLE.len());
     let mut problems = Vec::new();
     for setting in TABLE {

@@ -25,6 +25,14 @@ const REMOTE: &str = "
 # task = \"tts\"
 # base_url = \"http://gpu:8091/v1\"
 # model = \"its name at that server\"
+
+# A chat model of three: one that transcribes, a language model at a server, one that speaks.
+# See docs/conversations.md.
+# [[pipelines]]
+# name = \"talk\"
+# [pipelines.llm]
+# base_url = \"http://127.0.0.1:11434/v1\"
+# model = \"its name at that server\"
 ";
 
 /// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.

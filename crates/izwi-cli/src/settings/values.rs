@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use izwi_core::engine::EngineCoreConfig;
 use izwi_hub::VoiceLimits;
 
+use super::pipeline_model::PipelineModel;
 use super::remote_model::RemoteModel;
 use super::server::ServerSettings;
 
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) server: ServerSettings,
     /// Models that other servers run.
     pub(crate) remote_models: Vec<RemoteModel>,
+    /// Chat models that are composed of others.
+    pub(crate) pipelines: Vec<PipelineModel>,
 }
 
 impl Settings {
@@ -38,7 +41,13 @@ impl Settings {
             engine: EngineCoreConfig::default(),
             server: ServerSettings::default(),
             remote_models: Vec::new(),
+            pipelines: Vec::new(),
         }
+    }
+
+    /// The pipeline of this name.
+    pub(crate) fn pipeline(&self, name: &str) -> Option<&PipelineModel> {
+        self.pipelines.iter().find(|model| model.name() == name)
     }
 
     /// The remote model of this name.

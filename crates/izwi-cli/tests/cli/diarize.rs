@@ -71,6 +71,29 @@ fn what_cannot_be_told_is_refused() {
     refused(&izwi.run(&["transcribe", "a.wav", "--speakers"]), 1, &["task diarize", "docs/diarization.md"]);
     let both = ["transcribe", "a.wav", "--speakers", "--words", "-f", "json"];
     refused(&izwi.run(&both), 2, &["--words has no effect with --speakers"]);
+    refused(&izwi.run(&["transcribe", "a.wav", "-f", "rttm"]), 2, &["add --speakers"]);
     fs::write(izwi.path("c.wav"), "no audio").unwrap();
     refused(&izwi.run(&["diarize", "c.wav", "--models-dir", "mine"]), 1, &["c.wav", "no supported format"]);
+}
+
+#[test]
+fn speakers_are_saved_by_those_who_agree() {
+    let izwi = with_model();
+    let saved = |more: &[&str]| izwi.run(&[&["speakers"], more].concat());
+    assert!(saved(&["list"]).stdout.is_empty());
+    refused(&saved(&["add", "ann", "a.wav"]), 2, &["ann must agree", "--agreed"]);
+    refused(&saved(&["add", "../ann", "a.wav", "--agreed"]), 1, &["speaker name"]);
+    refused(&saved(&["add", "ann", "a.wav", "--agreed"]), 1, &["task diarize"]);
+    // This model makes no embeddings.
+    let add = ["add", "ann", "a.wav", "--agreed", "--models-dir", "mine", "--dtype", "f32"];
+    refused(&saved(&add), 1, &["makes no speaker embeddings", "--model"]);
+    fs::create_dir_all(izwi.path("home/speakers")).unwrap();
+    let ann = r#"{"format":"izwi-speaker-1","name":"ann","model":"who","embedding":[0.5]}"#;
+    fs::write(izwi.path("home/speakers/ann.json"), ann).unwrap();
+    let listed = String::from_utf8(saved(&["list"]).stdout).unwrap();
+    assert!(listed.contains("ann") && listed.contains("who") && !listed.contains("0.5"), "{listed}");
+    let json: serde_json::Value = serde_json::from_slice(&saved(&["ls", "--json"]).stdout).unwrap();
+    assert_eq!(json, serde_json::json!([{"name": "ann", "model": "who"}]));
+    refused(&saved(&["rm", "bob"]), 1, &["no speaker 'bob' is saved"]);
+    assert!(saved(&["rm", "ann"]).status.success() && !izwi.path("home/speakers/ann.json").exists());
 }

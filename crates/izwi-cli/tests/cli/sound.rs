@@ -23,6 +23,9 @@ fn asr_model(izwi: &Izwi) -> String {
 /// Longer than any test here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Silence that ends a turn, whatever an installed model thinks of its end.
+static SILENCE: [u8; 6 * 32_000] = [0; 6 * 32_000];
+
 /// Samples of the clip, 16 bits at 16 kHz.
 fn clip() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
@@ -106,7 +109,7 @@ fn a_conversation_by_voice_answers_and_ends_with_an_interrupt() {
     let izwi = Izwi::with_models();
     install_chat_model(&izwi);
     fs::write(izwi.path("clip.raw"), &clip()[..64_000]).unwrap();
-    fs::write(izwi.path("silence.raw"), vec![0; 64_000]).unwrap();
+    fs::write(izwi.path("silence.raw"), SILENCE).unwrap();
     let folder = izwi.path("");
     install(
         &izwi,
@@ -135,8 +138,8 @@ fn a_conversation_by_voice_answers_and_ends_with_an_interrupt() {
 fn speaking_interrupts_the_answer_that_is_played() {
     let izwi = Izwi::with_models();
     install_chat_model(&izwi);
-    fs::write(izwi.path("clip.raw"), &clip()[..64_000]).unwrap();
-    fs::write(izwi.path("silence.raw"), vec![0; 64_000]).unwrap();
+    fs::write(izwi.path("clip.raw"), &clip()[..96_000]).unwrap();
+    fs::write(izwi.path("silence.raw"), SILENCE).unwrap();
     let folder = izwi.path("").display().to_string();
     // The microphone is silent until the first answer is heard.
     let script = "/bin/cat clip.raw silence.raw\nwhile [ ! -e players ]; do /bin/sleep 0.05; done\n\

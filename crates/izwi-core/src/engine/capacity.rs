@@ -221,6 +221,7 @@ fn times(step: StepShape, streams: usize) -> StepShape {
         decodes: step.decodes * streams,
         prefill_tokens: step.prefill_tokens * streams,
         encoder_tokens: step.encoder_tokens * streams,
+        ..StepShape::default()
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Must not know the engine: clients own a conversation, pass it with each turn and append the answer.
 
-use izwi_types::{Emission, Message, Turn};
+use std::sync::Arc;
 
-/// The most messages in one user turn; the oldest are dropped.
+use izwi_types::{Emission, Message, ToolCall, Turn};
+
+/// The most messages in one user turn, beside results of tools; the oldest are dropped.
 const MAX_MESSAGES: usize = 8;
 
 /// Limits of a conversation in a model's context.
@@ -36,8 +38,15 @@ impl Conversation {
         match self.turns.last_mut() {
             Some(Turn::User(turn)) => {
                 turn.extend(messages);
-                let excess = turn.len().saturating_sub(MAX_MESSAGES);
-                turn.drain(..excess);
+                // Each call has its result: a model waits for all of them.
+                let is_result = |message: &Message| matches!(message, Message::Result { .. });
+                let count = turn.iter().filter(|message| !is_result(message)).count();
+                let mut excess = count.saturating_sub(MAX_MESSAGES);
+                turn.retain(|message| {
+                    let is_kept = is_result(message) || excess == 0;
+                    excess -= usize::from(!is_kept);
+                    is_kept
+                });
             }
             _ => self.turns.push(Turn::User(messages)),
         }
@@ -66,6 +75,24 @@ impl Conversation {
         }
         self.ends_at.push(self.ends_at.last().copied().unwrap_or_default() + positions);
         self.turns.push(Turn::Told(text.into()));
+    }
+
+    /// Appends a call of a tool, of about `positions`, to the last answer, or makes an answer of it.
+    pub fn call(&mut self, call: Arc<ToolCall>, positions: usize) {
+        let call = Emission::Call(call);
+        match (self.turns.last_mut(), self.ends_at.last_mut()) {
+            (Some(Turn::Model(emissions)), Some(ends_at)) => {
+                *emissions = emissions.iter().cloned().chain([call]).collect();
+                *ends_at += positions;
+            }
+            _ => {
+                if !self.is_asked() {
+                    self.ask(Vec::new());
+                }
+                self.ends_at.push(self.ends_at.last().copied().unwrap_or_default() + positions);
+                self.turns.push(Turn::Model([call].into()));
+            }
+        }
     }
 
     /// Keeps what was heard of the answers: none of the last `later`, and the first `kept` emissions of the one before
@@ -180,6 +207,23 @@ mod tests {
         conversation.tell("e", 300);
         assert_eq!(conversation.truncate(LIMITS), 2);
         assert_eq!((conversation.turns().len(), &conversation.ends_at[..]), (2, &[300][..]));
+    }
+
+    #[test]
+    fn results_of_tools_are_kept_beside_the_last_messages() {
+        let mut conversation = Conversation::new();
+        for index in 0..2 * MAX_MESSAGES {
+            let result = Message::Result { call_id: index.to_string(), output: String::new() };
+            conversation.ask(vec![Message::Text(index.to_string()), result]);
+        }
+        let [Turn::User(messages)] = conversation.turns() else { unreachable!() };
+        let texts = messages.iter().filter_map(|message| match message {
+            Message::Text(text) => text.parse().ok(),
+            _ => None,
+        });
+        let texts: Vec<usize> = texts.collect();
+        assert_eq!(texts, (MAX_MESSAGES..2 * MAX_MESSAGES).collect::<Vec<_>>());
+        assert_eq!(messages.len() - texts.len(), 2 * MAX_MESSAGES);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 pub(super) use command::{Added, Command, Refused, reject_rest};
 use in_flight::{CompletedItem, InFlightStep, StepTimes};
@@ -198,11 +198,16 @@ impl EngineCore {
         let ahead = (self.config.enable_optimistic_scheduling && self.mode == Mode::Running)
             .then(|| self.scheduler.compute_schedule(&self.kv, Some(&current.schedule)));
         let (mut arrived, mut events) = (Vec::new(), Vec::new());
+        let mut pause_at = self.qos.next_pause(&self.sequences);
         let joined = loop {
             tokio::select! {
                 biased;
                 joined = current.ended() => break joined,
                 Some(command) = commands.recv() => arrived.push(command),
+                () = sleep_until(pause_at.unwrap_or_else(Instant::now)), if pause_at.is_some() => {
+                    self.observe(Event::PauseDue);
+                    pause_at = self.qos.next_pause(&self.sequences);
+                }
                 // Audio that waits for slow clients continues meanwhile.
                 event = self.sequences.next_event(Watch::Slow, &self.metrics) => {
                     if let DeliveryEvent::CaughtUp(sequence) = event {

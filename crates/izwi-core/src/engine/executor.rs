@@ -17,6 +17,7 @@ use std::time::Duration;
 use izwi_hub::Store;
 pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
+pub(super) use izwi_models::text::markup::Markup;
 pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised, words_of};
 pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
@@ -24,6 +25,8 @@ use izwi_types::{
     Prepared, StepOutput, TextProgress, Voice, VoiceRecording,
 };
 
+#[cfg(test)]
+pub(super) use izwi_nn::yielding::yield_point;
 pub use placement::cpu_memory;
 pub(super) use placement::place;
 

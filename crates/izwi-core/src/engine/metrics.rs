@@ -40,6 +40,7 @@ pub const BUCKETS: &[(&str, &[f64])] = &[
     ("izwi_first_audio_error_seconds", SHORT),
     ("izwi_playback_slack_seconds", LATENCY),
     ("izwi_audio_gap_seconds", &[0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
+    ("izwi_audio_pause_seconds", &[0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]),
     ("izwi_batch_size", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
     ("izwi_audio_underrun_seconds", &[0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
 ];
@@ -77,6 +78,7 @@ pub fn describe() {
         "Gaps in live streams, by cause: generation, reader, client"
     );
     describe_histogram!("izwi_audio_gap_seconds", "Length of a gap in a live stream, by cause");
+    describe_histogram!("izwi_audio_pause_seconds", "Pauses of live streams that their clients were told");
     describe_histogram!("izwi_batch_size", "Sequences in a step");
     describe_counter!("izwi_audio_seconds_total", "Audio generated or transcribed");
     describe_counter!("izwi_prompt_tokens_total", "Tokens of prepared inputs");
@@ -385,6 +387,11 @@ impl MetricsCollector {
         let (model, cause) = (self.model.clone(), cause.label());
         counter!("izwi_audio_underruns_total", "model" => model.clone(), "cause" => cause).increment(1);
         histogram!("izwi_audio_gap_seconds", "model" => model, "cause" => cause).record(gap);
+    }
+
+    /// Records the silence of a pause that a client was told.
+    pub(super) fn paused(&self, length: Duration) {
+        histogram!("izwi_audio_pause_seconds", "model" => self.model.clone()).record(length);
     }
 
     /// Records audio that was delivered and not played when a chunk left.

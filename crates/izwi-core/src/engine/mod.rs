@@ -11,7 +11,10 @@ mod conversation;
 mod core;
 mod error;
 pub mod executor;
+pub mod known_speakers;
 pub mod kv_cache;
+pub mod leases;
+mod load_turn;
 pub mod metrics;
 pub mod qos;
 mod recordings;
@@ -40,7 +43,8 @@ pub use error::{EngineError, RemoteError, Result};
 pub use executor::{ExecutorProfile, ModelExecutor, Said, Writer, WriterOptions, words_of};
 pub use izwi_types::{
     DeviceChoice, Emission, GenerationParams, LiveWindow, Message, Precision, SamplingParams, Segment,
-    SpeechOptions, SpokenWord, Task, Transcript, TranscriptionOptions, Turn, Voice, Word,
+    SpeechOptions, SpokenWord, Task, Tool, ToolCall, ToolChoice, Transcript, TranscriptionOptions, Turn,
+    Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
 pub use metrics::MetricsSnapshot;

@@ -12,6 +12,7 @@
 //! | which engine has the device? | `arbiter` |
 //! | how long does a step keep it? | `pieces` |
 //! | how long does something else hold it up? | `pauses` |
+//! | which streams pause on a machine that became too slow? | `pausing` |
 //! | what has a listener heard? | `playback` |
 //! | what is known about the streams of an engine? | `live`, `situation`, `audio_rate` |
 
@@ -22,6 +23,7 @@ pub mod budget;
 pub mod cost;
 mod live;
 mod pauses;
+mod pausing;
 pub(super) mod pieces;
 pub mod playback;
 mod situation;
@@ -67,6 +69,9 @@ pub(super) trait Qos: Send {
     /// Notes what has happened.
     fn observe(&mut self, event: Event<'_>, scheduler: &mut Scheduler, sequences: &mut Sequences);
 
+    /// When [`Event::PauseDue`] comes.
+    fn next_pause(&self, sequences: &Sequences) -> Option<Instant>;
+
     /// What another live stream could expect now.
     fn outlook(&self, scheduler: &Scheduler, sequences: &Sequences) -> Outlook;
 
@@ -111,6 +116,8 @@ pub(super) enum Event<'a> {
     CatchesUp(SequenceId),
     /// Its client has caught up.
     CaughtUp(SequenceId),
+    /// Streams have been silent for so long that they pause.
+    PauseDue,
     /// Streams may have made room for others.
     Freed,
     /// The queues are as the next step will find them, or, `is_idle`, there is none.

@@ -6,6 +6,7 @@ mod audio_input;
 mod audio_stream;
 mod foreign;
 mod intake;
+mod live_text;
 mod markup;
 mod open_input;
 mod processor;
@@ -13,7 +14,7 @@ mod text_input;
 mod voice_input;
 mod written_text;
 
-use izwi_types::{GenerationParams, LiveWindow, SpeechOptions, Task, TranscriptionOptions};
+use izwi_types::{GenerationParams, LiveWindow, SpeechOptions, Task, Tool, ToolChoice, TranscriptionOptions};
 
 use super::conversation::Conversation;
 use super::types::{Priority, RequestId};
@@ -21,7 +22,8 @@ use super::types::{Priority, RequestId};
 pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
-pub use markup::without_markup;
+pub use live_text::{LiveText, first_end, sentence_ends, utterance_end};
+pub use markup::{plain_text, without_markup};
 pub(super) use open_input::OpenInput;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
 pub use text_input::{MAX_TEXT_CHARS, TextInput};
@@ -37,6 +39,12 @@ pub struct ChatOptions {
     pub conversation: Conversation,
     /// Temperature of the text; `None` for the model's default.
     pub text_temperature: Option<f32>,
+    /// Tools that may be called, only for models that call tools.
+    pub tools: Vec<Tool>,
+    /// Whether they are called.
+    pub tool_choice: ToolChoice,
+    /// Whether nobody hears the answer: a model that speaks after it writes does not speak.
+    pub text_only: bool,
 }
 
 /// A request of a client.
@@ -142,6 +150,12 @@ impl EngineCoreRequest {
     /// Who speaks when in `audio`: a transcript whose segments have a speaker and no text.
     pub fn diarization(audio: impl Into<AudioInput>) -> Self {
         Self { audio_input: Some(audio.into()), ..Self::new(Task::Diarize) }
+    }
+
+    /// Whether who speaks in `audio` has finished at its end: a transcript of one segment with
+    /// [`end_of_turn`](crate::engine::Segment::end_of_turn) and no text. Somebody waits for it, so it is no bulk work.
+    pub fn end_of_turn(audio: impl Into<AudioInput>) -> Self {
+        Self { audio_input: Some(audio.into()), ..Self::new(Task::Turn) }
     }
 
     /// A turn of a spoken conversation, with a user's message of audio, text or both.

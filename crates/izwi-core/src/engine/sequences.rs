@@ -262,9 +262,9 @@ impl Sequences {
         self.by_id.remove(&sequence)?.session.end_whole(stats, sample_rate)
     }
 
-    /// When playback of the delivered audio of a live stream ends; `None` before its first chunk.
+    /// When playback of the delivered audio of a live stream ends; `None` before its first chunk, and in a pause.
     pub(super) fn playback_end(&self, sequence: SequenceId) -> Option<Instant> {
-        self.session(sequence).filter(|session| session.live)?.playback.end()
+        self.session(sequence).filter(|session| session.live && !session.is_paused)?.playback.end()
     }
 
     /// The live streams whose first chunk has left, and when playback of their delivered audio ends.
@@ -311,10 +311,52 @@ impl Sequences {
         Some(self.session(sequence)?.chunker.progress())
     }
 
+    /// The streams that play and wait for neither client nor input, and when each has been silent in gaps for `tolerated` in all
+    /// if it gets no audio until then.
+    pub(super) fn silent_for(&self, tolerated: Duration) -> impl Iterator<Item = (SequenceId, Instant)> {
+        let playing =
+            self.sessions().filter(|(_, session)| session.plays() && !session.is_paused && !session.ended);
+        let playing = playing.filter(|(_, session)| !session.waits());
+        playing.filter_map(move |(id, session)| {
+            Some((id, session.playback.end()? + tolerated.saturating_sub(session.playback.underrun())))
+        })
+    }
+
+    /// Whether a stream has audio that its client has not taken, or waits for input.
+    pub(super) fn is_waited_for(&self, sequence: SequenceId) -> bool {
+        self.session(sequence).is_some_and(Session::waits)
+    }
+
+    /// Whether the last chunk of a stream ends in silence.
+    pub(super) fn ends_quietly(&self, sequence: SequenceId) -> bool {
+        self.session(sequence).is_some_and(|session| session.ends_quietly)
+    }
+
+    /// Tells the client of a stream that it pauses for about `length`. It gets no audio before [`Self::go_on`].
+    pub(super) fn pause(&mut self, sequence: SequenceId, length: Duration, metrics: &MetricsCollector) {
+        let sample_rate = self.sample_rate;
+        let Some(session) = self.session_mut(sequence) else { return };
+        session.tell_pause(length, sample_rate, metrics);
+        // One that has gone is found with its next output.
+        self.send(sequence, metrics);
+        if let Some(session) = self.session_mut(sequence) {
+            (session.is_paused, session.head_start_samples) = (true, u64::MAX);
+        }
+    }
+
+    /// A stream that paused goes on, once it has `head_start_samples` more. Returns whether it did pause.
+    pub(super) fn go_on(&mut self, sequence: SequenceId, head_start_samples: u64) -> bool {
+        let paused = self.session_mut(sequence).filter(|session| session.is_paused);
+        paused.is_some_and(|session| {
+            session.head_start_samples = session.samples().saturating_add(head_start_samples);
+            true
+        })
+    }
+
     /// The reader of a stream that had stopped plays on, with a chunk of audio that waited for it.
     pub(super) fn resume_playback(&mut self, sequence: SequenceId, metrics: &MetricsCollector) {
         let sample_rate = self.sample_rate;
-        let Some(session) = self.session_mut(sequence) else { return };
+        let Some(session) = self.session_mut(sequence).filter(|session| !session.is_paused) else { return };
         let chunk = super::types::audio_duration(session.chunker.progress().0, sample_rate);
         session.playback.resume(chunk, Instant::now()).into_iter().for_each(|gap| metrics.underrun(gap));
     }
@@ -327,7 +369,8 @@ impl Sequences {
         at: Instant,
         metrics: &MetricsCollector,
     ) {
-        let session = self.session_mut(sequence);
+        // In a pause the clock stands.
+        let session = self.session_mut(sequence).filter(|session| !session.is_paused);
         let gap = session.and_then(|session| session.playback.acknowledge(report, at));
         gap.into_iter().for_each(|gap| metrics.underrun(gap));
     }

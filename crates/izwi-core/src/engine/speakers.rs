@@ -3,7 +3,8 @@
 //! A word has the speaker whose turns cover most of it; where speech overlaps, it still has one. A word that no turn covers has
 //! the speaker of the nearest turn.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use izwi_types::{Segment, Word};
 
@@ -14,6 +15,12 @@ pub fn speaker_name(speaker: u32) -> String {
         0 => letter.to_string(),
         more => speaker_name(more - 1) + &letter.to_string(),
     }
+}
+
+/// What the speaker of a segment is called: by name, or else by a letter; `None` where nobody is known to speak.
+pub fn label(segment: &Segment) -> Option<String> {
+    let letter = || segment.speaker.map(speaker_name);
+    segment.speaker_name.as_deref().map(str::to_owned).or_else(letter)
 }
 
 /// Joins a transcript with turns while both are made. A segment leaves when no turn that follows can change it.
@@ -65,6 +72,7 @@ impl SpeakerJoin {
 #[derive(Debug, Default)]
 struct Turns {
     turns: Vec<Turn>,
+    names: BTreeMap<u32, Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +88,9 @@ impl Turns {
     fn add(&mut self, turn: &Segment) {
         let Some(speaker) = turn.speaker else { return };
         let Segment { start_s, end_s, .. } = *turn;
+        if let Some(name) = &turn.speaker_name {
+            self.names.insert(speaker, Arc::clone(name));
+        }
         let before = self.turns.last().map(|last| last.reach).filter(|(end, _)| *end > end_s);
         self.turns.push(Turn { start_s, end_s, speaker, reach: before.unwrap_or((end_s, speaker)) });
     }
@@ -113,6 +124,10 @@ impl Turns {
         })
     }
 
+    fn name(&self, speaker: Option<u32>) -> Option<Arc<str>> {
+        self.names.get(&speaker?).cloned()
+    }
+
     /// Cuts a segment into stretches of one speaker each.
     fn cut(&self, mut segment: Segment, found: &mut Vec<Segment>) {
         let said = |word: &Word| self.speaker(word.start_s, word.end_s);
@@ -127,6 +142,7 @@ impl Turns {
         if stretches.len() < 2 {
             let whole = || self.speaker(segment.start_s, segment.end_s);
             segment.speaker = stretches.first().map_or_else(whole, |(speaker, _)| *speaker);
+            segment.speaker_name = self.name(segment.speaker);
             found.push(segment);
             return;
         }
@@ -136,6 +152,7 @@ impl Turns {
             text: words.iter().map(|word| word.text.as_str()).collect(),
             words,
             speaker,
+            speaker_name: self.name(speaker),
             tokens: Vec::new(),
             logprobs: Vec::new(),
             ..segment.clone()
@@ -188,6 +205,11 @@ mod tests {
             [(Some(0), " Are you?"), (Some(1), " Yes. So."), (Some(0), " Well."), (Some(0), " No words.")];
         assert_eq!(told(&found), expected);
         assert_eq!((found[1].start_s, found[1].end_s), (1.0, 2.2));
+        let mut named = turn(0.0, 2.2, 3);
+        named.speaker_name = Some("Ann".into());
+        let by_name = SpeakerJoin::whole(transcript.clone(), vec![named, turn(4.9, 6.0, 1)]);
+        let labels: Vec<_> = by_name.iter().map(label).collect();
+        assert_eq!(labels, ["Ann", "B", "Ann"].map(|name| Some(name.to_owned())));
         let unknown = SpeakerJoin::whole(transcript, Vec::new());
         assert_eq!(told(&unknown)[0], (None, " Are you? Yes. So."));
     }

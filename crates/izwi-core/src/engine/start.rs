@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use izwi_types::DeviceChoice;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
@@ -9,6 +10,7 @@ use super::config::EngineCoreConfig;
 use super::core::{Command, EngineCore, EngineStatus};
 use super::error::{EngineError, Result};
 use super::executor::{self, ExecutorProfile, ModelExecutor};
+use super::load_turn::in_turn;
 use super::metrics::MetricsCollector;
 use super::qos::LiveStreams;
 use super::qos::arbiter::{DeviceArbiter, DeviceArbiters, Member};
@@ -23,7 +25,8 @@ type LoopEnds = (mpsc::UnboundedReceiver<Command>, watch::Sender<EngineStatus>);
 impl Engine {
     /// Loads the configured model and starts its step loop.
     ///
-    /// Must be called within a tokio runtime. Loading blocks: call it from a blocking thread for large models.
+    /// Must be called within a tokio runtime. Loading blocks, and waits for live streams of other engines on the CPU: call it
+    /// from a blocking thread.
     ///
     /// ```no_run
     /// use izwi_core::engine::{Engine, EngineCoreConfig};
@@ -53,22 +56,24 @@ impl Engine {
             let arbiter = arbiters.of(&executor.profile().device);
             (executor, arbiter)
         };
+        let (cpu, plays) = (arbiters.of(&DeviceChoice::Cpu.to_string()), || arbiters.have_streams());
         if config.devices.is_empty() {
-            let (executor, arbiter) =
-                arbitrated(executor::build_beside(&config, &|| arbiters.have_streams())?);
+            let executor = in_turn(&cpu, || executor::build_beside(&config, &plays))?;
+            let (executor, arbiter) = arbitrated(executor);
             return Self::with_executor_on(config, executor, &arbiter);
         }
-        let replicas = executor::place(&config)?.into_iter().map(arbitrated).collect();
+        let replicas = in_turn(&cpu, || executor::place(&config, &plays))?;
+        let replicas = replicas.into_iter().map(arbitrated).collect();
         Self::with_replicas(config, replicas)
     }
 
-    /// Loads the model on [`EngineCoreConfig::device`], which other engines share, and starts its step loop.
+    /// Loads the model on [`EngineCoreConfig::device`], which other engines share, in turns of it, and starts its step loop.
     ///
     /// # Errors
     /// As [`Engine::new`].
     pub fn sharing(config: EngineCoreConfig, arbiter: &Arc<DeviceArbiter>) -> Result<Self> {
         config.validate()?;
-        let executor = executor::build_beside(&config, &|| arbiter.has_streams())?;
+        let executor = in_turn(arbiter, || executor::build_beside(&config, &|| arbiter.has_streams()))?;
         Self::with_executor_on(config, executor, arbiter)
     }
 

@@ -269,6 +269,9 @@ pub struct StreamingOutput {
     pub prediction: Option<Prediction>,
     /// What the model says otherwise than it is written, on the first chunk.
     pub notes: TextNotes,
+    /// How long the stream is expected to pause after this chunk, which has no samples: the machine has become too slow for all
+    /// of its streams. Silence until the next chunk is no fault of the player.
+    pub pauses: Option<Duration>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Where a text may be cut into generations, and what stands between two of them.
 
-use izwi_server::ws::speech::sentence_ends;
+use izwi_core::engine::request::sentence_ends;
 
 /// Abbreviations before a name, in lower case without their full stop.
 const TITLES: [&str; 17] = [

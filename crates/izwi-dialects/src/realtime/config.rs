@@ -6,25 +6,26 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
+use izwi_core::engine::{Tool, ToolChoice};
 use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{check_range, non_blank};
 use izwi_server::live::LiveSettings;
-use izwi_server::turns::{PcmEncoding, PcmInput, TurnOptions};
+use izwi_server::turns::{PcmEncoding, PcmInput};
 use izwi_server::voices::OPENAI_VOICES;
 use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
+use super::tools;
+use super::turn_detection::{TurnDetection, TurnDetectionPatch};
 
 /// Rate of `audio/pcm` without one, in Hz.
 const DEFAULT_RATE_HZ: u32 = 24_000;
 /// Rate of `audio/pcmu` and `audio/pcma`.
 const TELEPHONE_RATE_HZ: u32 = 8_000;
 const MAX_OUTPUT_TOKENS: RangeInclusive<u64> = 1..=4_096;
-const PREFIX_PADDING_MS: RangeInclusive<u64> = 0..=5_000;
-const SILENCE_DURATION_MS: RangeInclusive<u64> = 100..=10_000;
 /// Metadata of a response. <https://platform.openai.com/docs/api-reference/realtime-client-events/response/create>
 const MAX_METADATA: usize = 16;
 /// The ASR model without one of its own: an alias of the default one.
@@ -71,22 +72,6 @@ impl AudioFormat {
             PcmEncoding::MuLaw => json!({"type": "audio/pcmu"}),
             PcmEncoding::ALaw => json!({"type": "audio/pcma"}),
         }
-    }
-}
-
-/// Server VAD.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct TurnDetection {
-    pub(super) options: TurnOptions,
-    /// Whether the end of a turn asks for a response.
-    pub(super) create_response: bool,
-    /// Whether the start of a turn cancels the response.
-    pub(super) interrupt_response: bool,
-}
-
-impl Default for TurnDetection {
-    fn default() -> Self {
-        Self { options: TurnOptions::default(), create_response: true, interrupt_response: true }
     }
 }
 
@@ -140,6 +125,8 @@ pub(super) struct SessionConfig {
     pub(super) input_format: AudioFormat,
     pub(super) output_format: AudioFormat,
     pub(super) turn_detection: Option<TurnDetection>,
+    pub(super) tools: Vec<Tool>,
+    pub(super) tool_choice: ToolChoice,
     pub(super) transcription: Option<Transcription>,
     /// As the client sent them; `None` if it did not.
     transcription_view: Option<TranscriptionPatch>,
@@ -199,19 +186,6 @@ struct FormatPatch {
     rate: Option<u32>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "an object")]
-struct TurnDetectionPatch {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    threshold: Option<f32>,
-    prefix_padding_ms: Option<u64>,
-    silence_duration_ms: Option<u64>,
-    create_response: Option<bool>,
-    interrupt_response: Option<bool>,
-    idle_timeout_ms: Option<u64>,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct TranscriptionPatch {
@@ -244,6 +218,8 @@ pub(super) struct ResponseConfig {
     pub(super) modality: Modality,
     pub(super) max_output_tokens: Option<usize>,
     pub(super) output_format: AudioFormat,
+    pub(super) tools: Vec<Tool>,
+    pub(super) tool_choice: ToolChoice,
     metadata: Option<BTreeMap<String, String>>,
 }
 
@@ -263,6 +239,8 @@ impl SessionConfig {
             input_format: AudioFormat::PCM,
             output_format: AudioFormat::PCM,
             turn_detection: Some(TurnDetection::default()),
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
             transcription: None,
             transcription_view: None,
         }
@@ -281,7 +259,7 @@ impl SessionConfig {
 
     /// The configuration with the members of `patch` in place.
     pub(super) fn patched(&self, patch: &SessionPatch) -> Result<Self, Refusal> {
-        check_refused(patch.tools.as_deref(), patch.tool_choice.as_ref(), patch.prompt.as_ref(), "session")?;
+        check_prompt(patch.prompt.as_ref(), "session")?;
         if let Some(truncation) = patch.truncation.as_ref().filter(|value| *value != "auto") {
             let shown = excerpt(truncation);
             return Err(Refusal::unsupported("session.truncation", &format!("it is {shown}; use \"auto\"")));
@@ -311,6 +289,12 @@ impl SessionConfig {
         }
         if let Some(tokens) = &patch.max_output_tokens {
             config.max_output_tokens = max_tokens("session.max_output_tokens", tokens)?;
+        }
+        if let Some(tools) = &patch.tools {
+            config.tools = tools::read("session", tools)?;
+        }
+        if let Some(choice) = &patch.tool_choice {
+            config.tool_choice = tools::choice("session", choice)?;
         }
         if let Some(input) = patch.audio.as_ref().and_then(|audio| audio.input.as_ref()) {
             config.patch_input(input)?;
@@ -352,17 +336,7 @@ impl SessionConfig {
 
     /// The session as its client sees it.
     pub(super) fn view(&self, id: &str, model: Option<&str>) -> Value {
-        let turn_detection = self.turn_detection.map(|detection| {
-            json!({
-                "type": "server_vad",
-                "threshold": detection.options.threshold,
-                "prefix_padding_ms": detection.options.prefix_padding_ms,
-                "silence_duration_ms": detection.options.silence_duration_ms,
-                "idle_timeout_ms": null,
-                "create_response": detection.create_response,
-                "interrupt_response": detection.interrupt_response,
-            })
-        });
+        let turn_detection = self.turn_detection.map(TurnDetection::view);
         let transcription = self.transcription_view.as_ref().map(|patch| {
             let model = patch.model.as_deref().unwrap_or(DEFAULT_ASR);
             let mut view = json!({ "model": model, "language": patch.language, "prompt": patch.prompt });
@@ -396,8 +370,8 @@ impl SessionConfig {
             "output_modalities": [self.modality.name()],
             "max_output_tokens": tokens_view(self.max_output_tokens),
             "audio": {"input": input, "output": output_view(self.output_format)},
-            "tools": [],
-            "tool_choice": "auto",
+            "tools": tools::view(&self.tools),
+            "tool_choice": tools::choice_view(&self.tool_choice),
             "truncation": "auto",
             "tracing": null,
             "prompt": null,
@@ -412,6 +386,8 @@ impl SessionConfig {
             modality: self.modality,
             max_output_tokens: self.max_output_tokens,
             output_format: self.output_format,
+            tools: self.tools.clone(),
+            tool_choice: self.tool_choice.clone(),
             metadata: None,
         }
     }
@@ -420,7 +396,13 @@ impl SessionConfig {
 impl ResponseConfig {
     /// The settings with those of a client in place.
     pub(super) fn patched(mut self, patch: ResponsePatch) -> Result<Self, Refusal> {
-        check_refused(patch.tools.as_deref(), patch.tool_choice.as_ref(), patch.prompt.as_ref(), "response")?;
+        check_prompt(patch.prompt.as_ref(), "response")?;
+        if let Some(tools) = &patch.tools {
+            self.tools = tools::read("response", tools)?;
+        }
+        if let Some(choice) = &patch.tool_choice {
+            self.tool_choice = tools::choice("response", choice)?;
+        }
         if let Some(conversation) = patch.conversation.filter(|name| name != "auto") {
             let what =
                 format!("it is '{}'; every response belongs to the conversation", excerpt(&conversation));
@@ -512,59 +494,12 @@ impl OutputPatch {
     }
 }
 
-impl TurnDetectionPatch {
-    fn applied(&self, before: Option<TurnDetection>) -> Result<TurnDetection, Refusal> {
-        const PARAM: &str = "session.audio.input.turn_detection";
-        let param = |name: &str| format!("{PARAM}.{name}");
-        // `semantic_vad` is served by server VAD, which `session.updated` tells.
-        if let Some(kind) =
-            self.kind.as_deref().filter(|kind| !matches!(*kind, "server_vad" | "semantic_vad"))
-        {
-            let message = format!("{PARAM}.type is '{}'; use server_vad or null", excerpt(kind));
-            return Err(Refusal::invalid(&param("type"), message));
-        }
-        if self.idle_timeout_ms.is_some() {
-            return Err(Refusal::unsupported(&param("idle_timeout_ms"), "leave it out"));
-        }
-        let TurnDetection { mut options, create_response, interrupt_response } = before.unwrap_or_default();
-        if let Some(threshold) = self.threshold {
-            options.threshold = check_range(&param("threshold"), threshold, &(0.0..=1.0))?;
-        }
-        if let Some(ms) = self.prefix_padding_ms {
-            options.prefix_padding_ms = check_range(&param("prefix_padding_ms"), ms, &PREFIX_PADDING_MS)?;
-        }
-        if let Some(ms) = self.silence_duration_ms {
-            options.silence_duration_ms =
-                check_range(&param("silence_duration_ms"), ms, &SILENCE_DURATION_MS)?;
-        }
-        Ok(TurnDetection {
-            options,
-            create_response: self.create_response.unwrap_or(create_response),
-            interrupt_response: self.interrupt_response.unwrap_or(interrupt_response),
-        })
+/// Refuses prompt templates.
+fn check_prompt(prompt: Option<&Value>, of: &str) -> Result<(), Refusal> {
+    match prompt {
+        Some(_) => Err(Refusal::unsupported(&format!("{of}.prompt"), "send instructions instead")),
+        None => Ok(()),
     }
-}
-
-/// Refuses tools and prompt templates.
-fn check_refused(
-    tools: Option<&[Value]>,
-    tool_choice: Option<&Value>,
-    prompt: Option<&Value>,
-    of: &str,
-) -> Result<(), Refusal> {
-    if tools.is_some_and(|tools| !tools.is_empty()) {
-        return Err(Refusal::unsupported(&format!("{of}.tools"), "the models call no tools; leave them out"));
-    }
-    if tool_choice.is_some_and(|choice| choice != "auto" && choice != "none") {
-        return Err(Refusal::unsupported(
-            &format!("{of}.tool_choice"),
-            "the models call no tools; use \"auto\"",
-        ));
-    }
-    if prompt.is_some() {
-        return Err(Refusal::unsupported(&format!("{of}.prompt"), "send instructions instead"));
-    }
-    Ok(())
 }
 
 /// Reads a limit of tokens: a number, or `"inf"` for the model's own.

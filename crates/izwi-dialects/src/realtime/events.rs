@@ -62,6 +62,10 @@ pub(crate) struct ItemFields {
     pub(super) kind: String,
     pub(super) role: Option<String>,
     pub(super) content: Option<Vec<PartFields>>,
+    pub(super) call_id: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) arguments: Option<String>,
+    pub(super) output: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -308,6 +312,23 @@ pub(super) enum ServerEvent<'a> {
         #[serde(flatten)]
         place: Place<'a>,
         transcript: &'a str,
+    },
+    #[serde(rename = "response.function_call_arguments.delta")]
+    ArgumentsDelta {
+        response_id: &'a str,
+        item_id: &'a str,
+        output_index: u8,
+        call_id: &'a str,
+        delta: &'a str,
+    },
+    #[serde(rename = "response.function_call_arguments.done")]
+    ArgumentsDone {
+        response_id: &'a str,
+        item_id: &'a str,
+        output_index: u8,
+        call_id: &'a str,
+        name: &'a str,
+        arguments: &'a str,
     },
     #[serde(rename = "response.output_text.delta")]
     TextDelta {

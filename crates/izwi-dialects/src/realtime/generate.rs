@@ -1,17 +1,21 @@
 //! The responses of a session, from their jobs to their ends.
 
+use std::sync::Arc;
+
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{
-    AudioInput, ChatOptions, Conversation, Engine, EngineCoreRequest, RequestId, SpeechOptions,
-    StreamingOutput,
+    AudioInput, ChatOptions, Conversation, Emission, Engine, EngineCoreRequest, RequestId, SpeechOptions,
+    StreamingOutput, ToolCall,
 };
 use izwi_server::chunking::ChunkSizes;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
 use izwi_server::{ApiError, AppState};
 
+use super::config::Modality;
 use super::events::{ServerEvent, emit, new_id};
-use super::items::{Assistant, Content, Context, Decoded, Item, Samples, Undecoded};
+use super::items::{Assistant, Content, Context, Decoded, Item, Undecoded};
+use super::parts::Samples;
 use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
 use super::session::Session;
 
@@ -31,6 +35,7 @@ impl Session {
             text: String::new(),
             is_told: false,
             tokens: (0, 0),
+            calls: Vec::new(),
             failure: None,
         };
         Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(reply))))
@@ -42,10 +47,14 @@ impl Session {
         let (Reply::Response(response), Some(chat)) = (reply, &self.chat) else {
             return EngineCoreRequest::converse(Conversation::new());
         };
-        let Context { conversation, mut system, end } =
+        let Context { mut conversation, mut system, end } =
             self.items.context(&response.item_id, chat.config().conversation_limits());
         if let Some(answer) = self.items.answer_mut(&response.item_id) {
             answer.prompt_start = end;
+        }
+        if !conversation.is_asked() {
+            // The model begins, or goes on.
+            conversation.ask(Vec::new());
         }
         let config = &response.asked.config;
         system.splice(..0, config.instructions.clone());
@@ -55,7 +64,13 @@ impl Session {
             ..SpeechOptions::default()
         };
         let request = EngineCoreRequest::converse(Conversation::new())
-            .with_chat(ChatOptions { conversation, text_temperature: None })
+            .with_chat(ChatOptions {
+                conversation,
+                text_temperature: None,
+                tools: config.tools.clone(),
+                tool_choice: config.tool_choice.clone(),
+                text_only: config.modality == Modality::Text,
+            })
             .with_options(options);
         match ChunkSizes::resolve(None, None, chat.profile().info.sample_rate_hz) {
             Ok(chunks) => chunks.of(request),
@@ -69,7 +84,19 @@ impl Session {
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        if !response.is_told {
+        let (mut emissions, mut ends, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+        for (emission, end) in chunk.emissions.iter().zip(&chunk.emission_ends) {
+            match emission {
+                Emission::Call(call) => calls.push(Arc::clone(call)),
+                emission => {
+                    emissions.push(emission.clone());
+                    ends.push(*end);
+                }
+            }
+        }
+        let is_empty = chunk.samples.is_empty() && chunk.text.is_none() && emissions.is_empty();
+        let is_of_calls = is_empty && (!calls.is_empty() || !response.calls.is_empty());
+        if !response.is_told && !is_of_calls {
             response.is_told = true;
             let item = self.items.get(&response.item_id).map(Item::view).unwrap_or_default();
             let previous = self.items.before(&response.item_id);
@@ -79,19 +106,36 @@ impl Session {
         if let Some(delta) = &chunk.text {
             response.text.push_str(delta);
         }
-        response.count(&chunk.emissions);
+        response.count(&emissions);
         for event in response.deltas(chunk.text.as_deref(), &audio) {
             emit(event, out);
         }
         // What comes after a truncation was not heard.
         if let Some(answer) = self.items.answer_mut(&response.item_id)
-            && let Some(text) = &mut answer.text
+            && !answer.is_truncated
         {
-            text.push_str(chunk.text.as_deref().unwrap_or_default());
+            if let Some(text) = &mut answer.text {
+                text.push_str(chunk.text.as_deref().unwrap_or_default());
+            }
             answer.samples += chunk.samples.len() as u64;
-            answer.produced.push(chunk.emissions, &chunk.emission_ends);
+            answer.produced.push(emissions, &ends);
         }
+        calls.into_iter().for_each(|call| self.tell_call(response, call, out));
         Ok(())
+    }
+
+    /// Tells a call of a tool, an item of its own behind the answer.
+    fn tell_call(&mut self, response: &mut Responding, call: Arc<ToolCall>, out: &mut Outbox) {
+        let id = new_id("item");
+        let behind = response.calls.last().unwrap_or(&response.item_id).clone();
+        self.items.insert_behind(Item { id: id.clone(), content: Content::Call(Arc::clone(&call)) }, &behind);
+        if !response.is_told {
+            // There is no answer before it.
+            self.items.remove(&response.item_id);
+        }
+        let previous = self.items.before(&id);
+        response.call(&id, &call, previous).into_iter().for_each(|event| emit(event, out));
+        response.calls.push(id);
     }
 
     pub(super) fn end_response(&mut self, response: Responding, outcome: Outcome, out: &mut Outbox) {
@@ -124,9 +168,16 @@ impl Session {
         if item.is_none() {
             self.items.remove(&response.item_id);
         }
-        let mut done = response.asked.ended(&self.conversation_id, &ending, item);
-        if let Some(prompt_tokens) = prompt_tokens {
-            done["usage"] = usage(prompt_tokens, response.tokens);
+        let calls = response.calls.iter().filter_map(|id| self.items.get(id)).map(Item::view);
+        let output = item.into_iter().chain(calls).collect();
+        let mut done = response.asked.ended(&self.conversation_id, &ending, output);
+        if let Outcome::Finished(finish) = &outcome {
+            // A model that tells no tokens counts them elsewhere.
+            let tokens = match response.tokens {
+                (0, 0) => (finish.stats.generated_tokens, 0),
+                tokens => tokens,
+            };
+            done["usage"] = usage(finish.stats.prompt_tokens, tokens);
         }
         emit(ServerEvent::ResponseDone { response: done }, out);
     }

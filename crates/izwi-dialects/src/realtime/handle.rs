@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use izwi_core::engine::Task;
-use izwi_server::ApiError;
+use izwi_core::engine::{Task, Tool, ToolChoice};
 use izwi_server::live::LiveTranscriber;
 use izwi_server::metrics::count_interrupt;
 use izwi_server::speech::check_text;
-use izwi_server::turns::{Heard, TurnEvent};
+use izwi_server::turns::{Heard, Pause, TurnEvent};
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::Action;
+use izwi_server::{ApiError, Lease};
 use izwi_types::excerpt;
 
 use super::beta;
@@ -91,9 +91,10 @@ impl Session {
     }
 
     fn keep(&mut self, models: Option<Models>) {
-        let Some(Models { chat, asr }) = models else { return };
+        let Some(Models { chat, asr, turns }) = models else { return };
         self.chat = chat.or(self.chat.take());
         self.asr = asr.or(self.asr.take());
+        self.turns = turns.or(self.turns.take());
     }
 
     fn update(
@@ -102,7 +103,13 @@ impl Session {
         models: Option<Models>,
         out: &mut Outbox,
     ) -> Result<(), Refusal> {
-        let config = self.config.patched(patch)?;
+        let mut config = self.config.patched(patch)?;
+        let has_turns = self.turns.is_some() || models.as_ref().is_some_and(|models| models.turns.is_some());
+        if let Some(detection) = config.turn_detection.filter(|turns| turns.eagerness.is_some() && !has_turns)
+        {
+            // LiveKit and openai-agents ask for it by themselves, so silence serves them, which `session.updated` tells.
+            config.turn_detection = Some(detection.server_vad());
+        }
         let is_new = self.items.is_empty() && self.input.as_ref().is_none_or(InputBuffer::is_empty);
         if config.kind != self.config.kind && !is_new {
             let message = "session.type cannot change once there is audio or an item; open another session";
@@ -123,6 +130,8 @@ impl Session {
         if let Some(instructions) = &config.instructions {
             check_text("session.instructions", instructions, self.state.config().max_input_chars)?;
         }
+        let chat = models.as_ref().and_then(|models| models.chat.as_ref()).or(self.chat.as_ref());
+        self.check_tools("session", &config.tools, &config.tool_choice, chat)?;
         let asr = models.as_ref().and_then(|models| models.asr.as_ref()).or(self.asr.as_ref());
         if let (Some((_, asr)), Some(wanted)) = (asr, &config.transcription)
             && self.config.transcription.as_ref() != Some(wanted)
@@ -138,6 +147,27 @@ impl Session {
         }
         emit(ServerEvent::SessionUpdated { session: self.view() }, out);
         Ok(())
+    }
+
+    /// Refuses tools where the model does not call them.
+    fn check_tools(
+        &self,
+        of: &str,
+        tools: &[Tool],
+        choice: &ToolChoice,
+        chat: Option<&Lease>,
+    ) -> Result<(), Refusal> {
+        let member = match choice {
+            _ if !tools.is_empty() => "tools",
+            ToolChoice::Required | ToolChoice::Named(_) => "tool_choice",
+            ToolChoice::Auto | ToolChoice::None => return Ok(()),
+        };
+        if chat.is_some_and(|chat| chat.profile().info.calls_tools) {
+            return Ok(());
+        }
+        let model = chat.map_or("of this session", |chat| chat.profile().model.as_str());
+        let what = format!("the model {model} calls no tools; leave it out, or use a pipeline");
+        Err(Refusal::unsupported(&format!("{of}.{member}"), &what))
     }
 
     /// Makes the input buffer fit the configuration and the models.
@@ -210,12 +240,24 @@ impl Session {
 
     /// Tells the transcripts that are completed.
     pub(super) fn settle(&mut self, out: &mut Outbox) {
+        let replaces_audio = self.reads_transcripts();
         while let Some(completed) = self.transcripts.as_mut().and_then(Transcripts::next_completed) {
             if let Completed { item_id, text: Ok(text), .. } = &completed {
-                self.items.set_transcript(item_id, text);
+                self.items.set_transcript(item_id, text, replaces_audio);
             }
             completed.tell(out);
         }
+    }
+
+    /// Whether the model that answers takes the transcripts of this session for what was said.
+    fn reads_transcripts(&self) -> bool {
+        self.chat.as_ref().is_some_and(|chat| chat.profile().info.reads_transcripts)
+    }
+
+    /// Whether the response has to wait for a transcript.
+    pub(super) fn awaits_transcript(&self) -> bool {
+        let waits = |transcripts: &Transcripts| !transcripts.is_retired() && transcripts.has_committed();
+        self.reads_transcripts() && self.transcripts.as_ref().is_some_and(waits)
     }
 
     /// Forgets the transcript of an item that is not committed.
@@ -244,15 +286,35 @@ impl Session {
     fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<Action, Refusal> {
         let added_ms = self.input_mut()?.ms_of(bytes.len());
         self.admit(added_ms)?;
+        if self.input_mut()?.waiting_ms() > MAX_WAITING_MS {
+            return Err(too_much_waits());
+        }
         let heard = self.input_mut()?.push(bytes)?;
-        let action = match self.config.turn_detection {
-            Some(_) => self.tell_turns(&heard, out),
-            None => {
-                self.begin_turns(&heard);
-                Action::None
+        self.take_heard(&heard, out)
+    }
+
+    /// Takes the decision on a pause, and hears the audio that waited for it.
+    pub(super) fn resume(
+        &mut self,
+        pause: Pause,
+        ends_turn: bool,
+        out: &mut Outbox,
+    ) -> Result<Action, Refusal> {
+        let heard = self.input_mut()?.resume(pause, ends_turn);
+        self.take_heard(&heard, out)
+    }
+
+    fn take_heard(&mut self, heard: &Heard, out: &mut Outbox) -> Result<Action, Refusal> {
+        let owed = std::mem::take(&mut self.owes_cancel);
+        let mut action = if owed { Action::CancelOne(RESPONSE) } else { Action::None };
+        match self.config.turn_detection {
+            Some(_) => {
+                action =
+                    Some(self.tell_turns(heard, out)).filter(|new| *new != Action::None).unwrap_or(action)
             }
-        };
-        self.hear(&heard, out)?;
+            None => self.begin_turns(heard),
+        }
+        self.hear(heard, out)?;
         self.input_mut()?.trim();
         Ok(action)
     }
@@ -350,6 +412,7 @@ impl Session {
             ));
         }
         let texts = fields.content.iter().flatten().flat_map(|part| [&part.text, &part.transcript]);
+        let texts = texts.chain([&fields.arguments, &fields.output]);
         let chars = self.chars + texts.flatten().map(|text| text.chars().count()).sum::<usize>();
         let limit = self.state.config().max_session_chars;
         if chars > limit {
@@ -358,6 +421,11 @@ impl Session {
             return Err(ApiError::TooLarge(message).into());
         }
         let item = Item::create(fields, new_id("item"), self.config.input_format, &self.state)?;
+        let is_of_tool = matches!(item.content, Content::Call(_) | Content::Output { .. });
+        if let Some(chat) = self.chat.as_ref().filter(|chat| is_of_tool && !chat.profile().info.calls_tools) {
+            let what = format!("the model {} calls no tools; use a pipeline", chat.profile().model);
+            return Err(Refusal::unsupported("item.type", &what));
+        }
         let id = item.id.clone();
         self.items.insert(item, previous)?;
         self.chars = chars;
@@ -401,10 +469,12 @@ impl Session {
             let message = "a response is being generated; wait for response.done, or cancel it";
             return Err(Refusal::coded("conversation_already_has_active_response", None, message));
         }
-        if !self.items.is_asked() {
+        let calls_tools = self.chat.as_ref().is_some_and(|chat| chat.profile().info.calls_tools);
+        if !self.items.is_asked() && !calls_tools {
             let message = "there is nothing to answer; commit audio or create a user item first";
             return Err(Refusal::coded("nothing_to_answer", None, message));
         }
+        self.check_tools("response", &config.tools, &config.tool_choice, self.chat.as_ref())?;
         if let Some(instructions) = &config.instructions {
             check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
         }
@@ -428,7 +498,7 @@ impl Session {
     /// Cancels the response that waits, and the one that is generated. Whether the driver has to end the latter.
     fn cancel(&mut self, reason: CancelReason, out: &mut Outbox) -> bool {
         if let Some(asked) = self.asked.take() {
-            let response = asked.ended(&self.conversation_id, &Ending::Cancelled(reason), None);
+            let response = asked.ended(&self.conversation_id, &Ending::Cancelled(reason), Vec::new());
             emit(ServerEvent::ResponseDone { response }, out);
         }
         match &mut self.active {

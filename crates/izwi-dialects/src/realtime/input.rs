@@ -3,18 +3,21 @@
 use bytes::Bytes;
 use izwi_audio::pcm;
 use izwi_server::turns::{
-    Heard, MAX_HELD_BACK_MS, PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions,
+    Heard, MAX_HELD_BACK_MS, Pause, PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions,
 };
 use izwi_server::upload::UploadMemory;
 use izwi_server::{ApiError, AppState};
 
-use super::config::{AudioFormat, Kind, SessionConfig, TurnDetection};
+use super::config::{AudioFormat, Kind, SessionConfig};
 use super::refusal::Refusal;
+use super::turn_detection::TurnDetection;
 
 /// The shortest audio that can be committed, as in the hosted API.
 const MIN_COMMIT_MS: u64 = 100;
 /// A pause that is left out of the transcript of audio that the client commits.
 const PAUSE_MS: u64 = 2_000;
+/// The latest audio of a turn that the turn model hears.
+const TURN_WINDOW_MS: u64 = 8_000;
 
 /// Audio of one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub(super) struct InputBuffer {
     /// Finds the turns, those of the transcripts alone where the client commits.
     detector: Option<TurnDetector>,
     buffer: StreamBuffer,
+    /// The pause that is decided on, and the samples after it, which are heard once it is.
+    pause: Option<Pause>,
+    waiting: Vec<f32>,
     /// Whether the buffer keeps what is not committed.
     keeps_audio: bool,
     /// From where on audio is not committed.
@@ -71,6 +77,8 @@ impl InputBuffer {
             detection: None,
             detector: None,
             buffer: StreamBuffer::new(UploadMemory::of_session(state)),
+            pause: None,
+            waiting: Vec::new(),
             keeps_audio: true,
             held_from_ms: 0,
             is_manual: true,
@@ -109,6 +117,7 @@ impl InputBuffer {
             if !self.is_manual && self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
                 self.drop_held();
             }
+            self.pause = None;
             self.detection = detection;
             self.is_manual = is_manual;
             let now_ms = self.buffer.now_ms();
@@ -149,10 +158,71 @@ impl InputBuffer {
         self.add(samples)
     }
 
+    /// Hears samples up to the next pause that is decided on. Those after it wait.
     fn add(&mut self, samples: Vec<f32>) -> Result<Heard, Refusal> {
+        // Without memory for it nothing is heard.
+        self.buffer.reserve(self.waiting.len() + samples.len())?;
+        let mut samples = match self.waiting.is_empty() {
+            true => samples,
+            false => {
+                self.waiting.extend(samples);
+                std::mem::take(&mut self.waiting)
+            }
+        };
+        if self.pause.is_some() {
+            self.waiting = samples;
+            return Ok(self.heard(Vec::new(), Vec::new()));
+        }
+        let mut turns = Vec::new();
+        if let Some(detector) = &mut self.detector {
+            let (taken, pause) = detector.push_to_pause(&samples, &mut turns);
+            self.pause = pause;
+            self.waiting = samples.split_off(taken);
+        }
         self.buffer.push(&samples)?;
-        let turns = self.detector.as_mut().map(|detector| detector.push(&samples)).unwrap_or_default();
         Ok(self.heard(samples, turns))
+    }
+
+    /// Length of the audio that waits for a decision.
+    pub(super) fn waiting_ms(&self) -> u64 {
+        self.waiting.len() as u64 * 1_000 / u64::from(RATE_HZ)
+    }
+
+    /// The pause that is to be decided on.
+    pub(super) fn pause(&self) -> Option<Pause> {
+        self.pause
+    }
+
+    /// The audio that the turn model hears: a WAV file.
+    pub(super) fn before_pause(&self, pause: Pause) -> Result<Bytes, ApiError> {
+        let end_ms = self.now_ms();
+        let start_ms = pause.start_ms.max(end_ms.saturating_sub(TURN_WINDOW_MS));
+        UploadMemory::wav_file(&self.state, self.buffer.part(start_ms..end_ms))
+    }
+
+    /// Takes the decision on a pause, and hears what waited. Nothing if the pause is over.
+    pub(super) fn resume(&mut self, pause: Pause, ends_turn: bool) -> Heard {
+        if self.pause != Some(pause) {
+            return self.heard(Vec::new(), Vec::new());
+        }
+        self.pause = None;
+        let ended = self.detector.as_mut().filter(|_| ends_turn);
+        let ended = ended.and_then(|detector| detector.end_in_pause(pause));
+        // What there is no memory for waits on.
+        let mut heard = self.add(Vec::new()).unwrap_or_else(|_| self.heard(Vec::new(), Vec::new()));
+        heard.turns.splice(..0, ended);
+        heard
+    }
+
+    /// Hears all that waits, whatever may be decided.
+    fn hear_waiting(&mut self, heard: &mut Heard) -> Result<(), Refusal> {
+        while self.pause.take().is_some() || !self.waiting.is_empty() {
+            let next = self.add(Vec::new())?;
+            heard.samples.extend(next.samples);
+            heard.turns.extend(next.turns);
+            heard.needed_from_ms = next.needed_from_ms;
+        }
+        Ok(())
     }
 
     fn heard(&self, samples: Vec<f32>, turns: Vec<TurnEvent>) -> Heard {
@@ -177,7 +247,16 @@ impl InputBuffer {
         if let Some(detector) = self.detector.as_ref().filter(|_| !self.is_manual) {
             self.held_from_ms = self.held_from_ms.max(detector.needed_from_ms()).min(self.buffer.now_ms());
         }
-        let needed_ms = if self.keeps_audio { self.held_from_ms } else { self.buffer.now_ms() };
+        let decided_by =
+            self.detector.as_ref().filter(|_| self.detection.is_some_and(|turns| turns.pause_ms.is_some()));
+        let now_ms = self.buffer.now_ms();
+        let needed_ms = match decided_by {
+            _ if self.keeps_audio => self.held_from_ms,
+            Some(detector) => {
+                detector.needed_from_ms().max(now_ms.saturating_sub(TURN_WINDOW_MS)).min(now_ms)
+            }
+            None => now_ms,
+        };
         self.buffer.forget_before(needed_ms);
     }
 
@@ -187,13 +266,18 @@ impl InputBuffer {
     /// # Errors
     /// It is too short.
     pub(super) fn commit(&mut self, heard: &mut Heard) -> Result<Clip, Refusal> {
+        self.hear_waiting(heard)?;
         let held_ms = self.held_ms();
         if held_ms + MAX_HELD_BACK_MS < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
         let mut rest = Vec::new();
         self.input.finish(&mut rest).map_err(audio_error)?;
-        *heard = self.add(rest)?;
+        let last = self.add(rest)?;
+        heard.samples.extend(last.samples);
+        heard.turns.extend(last.turns);
+        heard.needed_from_ms = last.needed_from_ms;
+        self.hear_waiting(heard)?;
         let held_ms = self.held_ms();
         if held_ms < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
@@ -208,6 +292,8 @@ impl InputBuffer {
     /// Drops all audio that was not committed. The turn that ends is heard.
     pub(super) fn clear(&mut self) -> Result<Heard, Refusal> {
         self.input = input(self.format)?;
+        self.pause = None;
+        self.waiting.clear();
         let ended = self.detector.as_mut().and_then(TurnDetector::end_turn);
         self.drop_held();
         Ok(self.heard(Vec::new(), ended.into_iter().collect()))

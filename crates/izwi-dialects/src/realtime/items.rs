@@ -6,25 +6,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use izwi_core::engine::{Conversation, ConversationLimits, Message};
-use izwi_server::speech::check_text;
-use izwi_server::upload::UploadMemory;
+use izwi_core::engine::{Conversation, ConversationLimits, Emission, Message, ToolCall};
 use izwi_server::ws::produced::Produced;
 use izwi_server::{ApiError, AppState};
 use izwi_types::excerpt;
 use serde_json::{Value, json};
 
 use super::config::{AudioFormat, Modality};
-use super::events::{ItemFields, PartFields, audio_bytes};
-use super::input::{Clip, decode_whole};
+use super::events::ItemFields;
+use super::input::Clip;
+use super::parts::{Part, Samples, Source, check_length, checked_id, required};
 use super::refusal::Refusal;
 
 /// The most items that are remembered.
 const MAX_ITEMS: usize = 256;
 /// The most parts of one item.
 const MAX_PARTS: usize = 16;
-/// The most bytes of an item's id.
-const MAX_ID_BYTES: usize = 64;
 /// The most audio that waits for a response or a transcription.
 pub(super) const MAX_WAITING_MS: u64 = 600_000;
 
@@ -42,48 +39,23 @@ pub(super) enum Content {
     Assistant(Assistant),
     /// An answer that the client tells: history of another session.
     Told(String),
-}
-
-#[derive(Debug)]
-pub(super) enum Part {
-    Text(String),
-    Audio { source: Source, duration_ms: u64, transcript: Option<String> },
-}
-
-/// Audio of the user.
-#[derive(Debug)]
-pub(super) enum Source {
-    /// As it was committed.
-    File(Bytes),
-    /// As the model takes it.
-    Decoded(Samples),
-    /// It is not needed any more, or the model cannot take it.
-    Dropped,
-}
-
-/// Samples that count in the memory of all recordings.
-#[derive(Debug)]
-pub(crate) struct Samples {
-    samples: Arc<[f32]>,
-    _memory: UploadMemory,
-}
-
-impl Samples {
-    /// # Errors
-    /// There is no memory for them.
-    pub(super) fn new(state: &AppState, samples: Arc<[f32]>) -> Result<Self, ApiError> {
-        let mut memory = UploadMemory::new(state, 0);
-        memory.take(size_of_val(&*samples))?;
-        Ok(Self { samples, _memory: memory })
-    }
+    /// A call of a tool by the model.
+    Call(Arc<ToolCall>),
+    /// What the client's tool returned.
+    Output {
+        call_id: String,
+        output: String,
+    },
 }
 
 /// An answer of the model.
 #[derive(Debug)]
 pub(super) struct Assistant {
     pub(super) modality: Modality,
-    /// Its text; `None` once it was truncated.
+    /// Its text; `None` once it was truncated, where what was heard of it is not known exactly.
     pub(super) text: Option<String>,
+    /// Whether it was truncated: what comes after that was not heard.
+    pub(super) is_truncated: bool,
     pub(super) produced: Produced,
     /// Samples that were delivered.
     pub(super) samples: u64,
@@ -111,11 +83,25 @@ impl State {
     }
 }
 
+/// A call as its client sees it; its arguments once it is complete.
+pub(super) fn call_view(id: &str, call: &ToolCall, state: State) -> Value {
+    json!({
+        "id": id,
+        "object": "realtime.item",
+        "type": "function_call",
+        "status": state.name(),
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": if state == State::Completed { call.arguments.as_str() } else { "" },
+    })
+}
+
 impl Assistant {
     pub(super) fn new(modality: Modality) -> Self {
         Self {
             modality,
             text: Some(String::new()),
+            is_truncated: false,
             produced: Produced::default(),
             samples: 0,
             state: State::InProgress,
@@ -124,12 +110,17 @@ impl Assistant {
         }
     }
 
-    /// Keeps what was heard in the first `samples`. The text is forgotten: where it was cut is not known exactly.
+    /// Keeps what was heard in the first `samples`. The text is forgotten where the model does not tell what was said.
     pub(super) fn truncate(&mut self, samples: u64) {
         let kept = self.produced.heard(samples, self.state != State::InProgress);
         self.produced.truncate(kept);
         self.samples = self.samples.min(samples);
-        self.text = None;
+        self.is_truncated = true;
+        let said = self.produced.emissions.iter().map(|emission| match emission {
+            Emission::Said(text) => Some(&**text),
+            _ => None,
+        });
+        self.text = said.collect();
     }
 }
 
@@ -147,14 +138,30 @@ impl Item {
         format: AudioFormat,
         state: &AppState,
     ) -> Result<Self, Refusal> {
-        if fields.kind != "message" {
-            let what = format!("it is '{}'; only messages are", excerpt(&fields.kind));
-            return Err(Refusal::unsupported("item.type", &what));
-        }
-        let id = fields.id.unwrap_or(new_id);
-        if id.is_empty() || id.len() > MAX_ID_BYTES {
-            let message = format!("item.id '{}' must have 1 to {MAX_ID_BYTES} bytes", excerpt(&id));
-            return Err(Refusal::invalid("item.id", message));
+        let max_chars = state.config().max_input_chars;
+        let id = checked_id("item.id", fields.id.unwrap_or(new_id))?;
+        match fields.kind.as_str() {
+            "message" => {}
+            "function_call" => {
+                let call = ToolCall {
+                    id: checked_id("item.call_id", required("item.call_id", fields.call_id)?)?,
+                    name: checked_id("item.name", required("item.name", fields.name)?)?,
+                    arguments: required("item.arguments", fields.arguments)?,
+                };
+                check_length("item.arguments", &call.arguments, max_chars)?;
+                return Ok(Self { id, content: Content::Call(Arc::new(call)) });
+            }
+            "function_call_output" => {
+                let call_id = checked_id("item.call_id", required("item.call_id", fields.call_id)?)?;
+                let output = required("item.output", fields.output)?;
+                check_length("item.output", &output, max_chars)?;
+                return Ok(Self { id, content: Content::Output { call_id, output } });
+            }
+            other => {
+                let what =
+                    format!("it is '{}'; use message, function_call or function_call_output", excerpt(other));
+                return Err(Refusal::unsupported("item.type", &what));
+            }
         }
         let parts = fields.content.unwrap_or_default();
         if parts.is_empty() || parts.len() > MAX_PARTS {
@@ -163,7 +170,7 @@ impl Item {
         }
         let of_assistant = fields.role.as_deref() == Some("assistant");
         let parts = parts.into_iter().map(|part| match of_assistant {
-            true => Part::tell(part, state.config().max_input_chars),
+            true => Part::tell(part, max_chars),
             false => Part::create(part, format, state),
         });
         let content = match fields.role.as_deref() {
@@ -205,6 +212,17 @@ impl Item {
                 let is_empty = answer.state == State::InProgress;
                 ("assistant", answer.state, if is_empty { Vec::new() } else { vec![part] })
             }
+            Content::Call(call) => return call_view(&self.id, call, State::Completed),
+            Content::Output { call_id, output } => {
+                return json!({
+                    "id": self.id,
+                    "object": "realtime.item",
+                    "type": "function_call_output",
+                    "status": State::Completed.name(),
+                    "call_id": call_id,
+                    "output": output,
+                });
+            }
         };
         json!({
             "id": self.id,
@@ -234,71 +252,8 @@ impl Item {
                     *source = Source::Dropped;
                 }
             }),
-            Content::System(_) | Content::Told(_) => {}
+            Content::System(_) | Content::Told(_) | Content::Call(_) | Content::Output { .. } => {}
             Content::Assistant(answer) => answer.produced = Produced::default(),
-        }
-    }
-}
-
-impl Part {
-    fn create(fields: PartFields, format: AudioFormat, state: &AppState) -> Result<Self, Refusal> {
-        let max_chars = state.config().max_input_chars;
-        let missing = |param: &str| Refusal::invalid(param, format!("{param} is missing; it is required"));
-        match fields.kind.as_deref() {
-            Some("input_text") => {
-                let text = fields.text.ok_or_else(|| missing("item.content.text"))?;
-                check_text("item.content.text", &text, max_chars)?;
-                Ok(Self::Text(text))
-            }
-            Some("input_audio") => {
-                let audio = fields.audio.ok_or_else(|| missing("item.content.audio"))?;
-                // An empty one says that there is none.
-                let transcript = fields.transcript.filter(|text| !text.is_empty());
-                if let Some(text) = &transcript {
-                    check_text("item.content.transcript", text, max_chars)?;
-                }
-                let Clip { file, duration_ms } = decode_whole(state, &audio_bytes(&audio)?, format)?;
-                let source = file.map_or(Source::Dropped, Source::File);
-                Ok(Self::Audio { source, duration_ms, transcript })
-            }
-            Some(other) => {
-                let what = format!("it is '{}'; use input_text or input_audio", excerpt(other));
-                Err(Refusal::unsupported("item.content.type", &what))
-            }
-            None => Err(missing("item.content.type")),
-        }
-    }
-
-    /// Reads a part of an answer that the client tells: its text, or the transcript of its audio.
-    fn tell(fields: PartFields, max_chars: usize) -> Result<Self, Refusal> {
-        let (param, text) = match fields.kind.as_deref() {
-            Some("output_text" | "text") => ("item.content.text", fields.text),
-            Some("output_audio" | "audio") => ("item.content.transcript", fields.transcript),
-            other => {
-                let other = excerpt(other.unwrap_or("(none)"));
-                let what = format!("it is {other}; use output_text, or output_audio with its transcript");
-                return Err(Refusal::unsupported("item.content.type", &what));
-            }
-        };
-        let text =
-            text.ok_or_else(|| Refusal::invalid(param, format!("{param} is missing; it is required")))?;
-        check_text(param, &text, max_chars)?;
-        Ok(Self::Text(text))
-    }
-
-    fn into_text(self) -> Result<String, Refusal> {
-        match self {
-            Self::Text(text) => Ok(text),
-            Self::Audio { .. } => {
-                Err(Refusal::invalid("item.content.type", "a system item has text only; use input_text"))
-            }
-        }
-    }
-
-    fn view(&self) -> Value {
-        match self {
-            Self::Text(text) => json!({"type": "input_text", "text": text}),
-            Self::Audio { transcript, .. } => json!({"type": "input_audio", "transcript": transcript}),
         }
     }
 }
@@ -368,6 +323,16 @@ impl Items {
         }
     }
 
+    /// Inserts an item of the model after another.
+    pub(super) fn insert_behind(&mut self, item: Item, previous: &str) {
+        match self.position(previous) {
+            Some(at) if at + 1 < self.items.len() && self.items.len() < MAX_ITEMS => {
+                self.items.insert(at + 1, item)
+            }
+            _ => self.push(item),
+        }
+    }
+
     /// Inserts an item after another, at the start (`root`) or at the end (`None`).
     pub(super) fn insert(&mut self, item: Item, previous: Option<&str>) -> Result<(), Refusal> {
         if self.get(&item.id).is_some() {
@@ -417,11 +382,11 @@ impl Items {
             Content::Assistant(answer) => {
                 answer.state == State::InProgress || !answer.produced.emissions.is_empty()
             }
-            Content::Told(_) => true,
+            Content::Told(_) | Content::Call(_) | Content::Output { .. } => true,
             Content::System(_) => false,
         };
         let last = self.items.iter().rev().find(said);
-        last.is_some_and(|item| matches!(item.content, Content::User(_)))
+        last.is_some_and(|item| matches!(item.content, Content::User(_) | Content::Output { .. }))
     }
 
     /// The audio that the next context needs and that is not decoded.
@@ -467,12 +432,16 @@ impl Items {
         }
     }
 
-    pub(super) fn set_transcript(&mut self, id: &str, text: &str) {
+    /// Takes the transcript of an item, which may replace its audio.
+    pub(super) fn set_transcript(&mut self, id: &str, text: &str, replaces_audio: bool) {
         if let Some(Item { content: Content::User(parts), .. }) =
             self.items.iter_mut().find(|item| item.id == id)
-            && let Some(Part::Audio { transcript, .. }) = parts.first_mut()
+            && let Some(Part::Audio { transcript, source, .. }) = parts.first_mut()
         {
             *transcript = Some(text.to_owned());
+            if replaces_audio && !text.trim().is_empty() {
+                *source = Source::Transcript;
+            }
         }
     }
 
@@ -493,6 +462,21 @@ impl Items {
                         asked += messages.iter().map(positions).sum::<usize>();
                         conversation.ask(messages);
                     }
+                }
+                Content::Output { call_id, output } => {
+                    let message = Message::Result { call_id: call_id.clone(), output: output.clone() };
+                    asked += positions(&message);
+                    conversation.ask(vec![message]);
+                }
+                Content::Call(call) => {
+                    let (before, answered) =
+                        (ends.last().map_or(0, |(end, _)| *end), conversation.answered());
+                    let positions = std::mem::take(&mut asked) + positions_of_text(&call.arguments);
+                    conversation.call(Arc::clone(call), positions);
+                    if conversation.answered() == answered {
+                        ends.pop();
+                    }
+                    ends.push((before + positions, index + 1));
                 }
                 Content::Told(text) => {
                     let positions = std::mem::take(&mut asked) + positions_of_text(text);
@@ -520,22 +504,6 @@ impl Items {
     }
 }
 
-impl Part {
-    fn is_usable(&self) -> bool {
-        !matches!(self, Self::Audio { source: Source::Dropped, .. })
-    }
-
-    fn message(&self) -> Option<Message> {
-        match self {
-            Self::Text(text) => Some(Message::Text(text.clone())),
-            Self::Audio { source: Source::Decoded(samples), .. } => {
-                Some(Message::Recording(Arc::clone(&samples.samples)))
-            }
-            Self::Audio { .. } => None,
-        }
-    }
-}
-
 /// About how many positions of a model's context a text takes, with the marks around its turn.
 fn positions_of_text(text: &str) -> usize {
     8 + text.len().div_ceil(3)
@@ -544,7 +512,7 @@ fn positions_of_text(text: &str) -> usize {
 /// About how many positions of a model's context a message takes, before a model has told it.
 fn positions(message: &Message) -> usize {
     match message {
-        Message::Text(text) => positions_of_text(text),
+        Message::Text(text) | Message::Result { output: text, .. } => positions_of_text(text),
         Message::Recording(samples) => 8 + samples.len() / 1_000,
     }
 }
@@ -562,7 +530,7 @@ pub(super) fn too_much_waits() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use izwi_core::engine::{Emission, Turn};
+    use izwi_core::engine::Turn;
 
     use super::*;
     use izwi_server::Recorder;

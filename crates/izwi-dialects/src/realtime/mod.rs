@@ -8,20 +8,24 @@
 //! - A conversation keeps the audio of its turns for the model that answers; a session that transcribes does not.
 //! - `conversation.item.truncate` cuts an answer in the model's context to what was heard. Its text is forgotten.
 //! - Items carry no audio back: `conversation.item.retrieve` gives texts and transcripts.
-//! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Tools, prompt templates
-//!   and WebRTC are refused.
+//! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Prompt templates and
+//!   WebRTC are refused, and tools where the model calls none.
 
 mod beta;
 mod config;
+mod decision;
 mod events;
 mod generate;
 mod handle;
 mod input;
 mod items;
+mod parts;
 mod refusal;
 mod response;
 mod session;
+mod tools;
 mod transcripts;
+mod turn_detection;
 
 use axum::http::HeaderMap;
 use axum::response::Response;

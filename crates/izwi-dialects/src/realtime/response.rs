@@ -2,15 +2,16 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use izwi_core::engine::{Emission, FinishReason};
+use izwi_core::engine::{Emission, FinishReason, ToolCall};
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::live::LiveReply;
+use izwi_server::turns::Pause;
 use izwi_server::ws::protocol::Finish;
 use serde_json::{Value, json};
 
 use super::config::{Modality, ResponseConfig};
 use super::events::{Place, ServerEvent};
-use super::items::State;
+use super::items::{State, call_view};
 use super::refusal::Refusal;
 
 /// Why a response was cancelled.
@@ -46,6 +47,8 @@ pub(crate) struct Responding {
     pub(super) is_told: bool,
     /// Tokens of text and of audio.
     pub(super) tokens: (usize, usize),
+    /// The items of its calls of tools.
+    pub(super) calls: Vec<String>,
     pub(super) failure: Option<Refusal>,
 }
 
@@ -55,7 +58,17 @@ pub(crate) struct Transcribing {
     pub(super) failure: Option<Refusal>,
 }
 
+/// The decision whether a turn has ended.
+pub(crate) struct Deciding {
+    pub(super) pause: Pause,
+    /// From which probability on the turn is complete.
+    pub(super) threshold: f32,
+    pub(super) probability: Option<f32>,
+    pub(super) failure: Option<Refusal>,
+}
+
 pub(crate) enum Reply {
+    Turn(Box<Deciding>),
     Response(Box<Responding>),
     Transcription(Box<Transcribing>),
 }
@@ -63,6 +76,7 @@ pub(crate) enum Reply {
 impl Reply {
     pub(super) fn failure_mut(&mut self) -> &mut Option<Refusal> {
         match self {
+            Self::Turn(deciding) => &mut deciding.failure,
             Self::Response(response) => &mut response.failure,
             Self::Transcription(transcription) => &mut transcription.failure,
         }
@@ -137,8 +151,8 @@ impl Asked {
     }
 
     /// `response` of `response.done`.
-    pub(super) fn ended(&self, conversation: &str, ending: &Ending, output: Option<Value>) -> Value {
-        self.view(conversation, ending.status(), ending.details(), output.into_iter().collect())
+    pub(super) fn ended(&self, conversation: &str, ending: &Ending, output: Vec<Value>) -> Value {
+        self.view(conversation, ending.status(), ending.details(), output)
     }
 }
 
@@ -154,9 +168,10 @@ pub(super) fn usage(prompt_tokens: usize, (text, audio): (usize, usize)) -> Valu
 
 impl Responding {
     pub(super) fn count(&mut self, emissions: &[Emission]) {
-        let audio = emissions.iter().filter(|emission| matches!(emission, Emission::Frame(_))).count();
-        self.tokens.0 += emissions.len() - audio;
-        self.tokens.1 += audio;
+        let count =
+            |is_it: fn(&Emission) -> bool| emissions.iter().filter(|emission| is_it(emission)).count();
+        self.tokens.0 += count(|emission| matches!(emission, Emission::Token(_)));
+        self.tokens.1 += count(|emission| matches!(emission, Emission::Frame(_)));
     }
 
     pub(super) fn place(&self) -> Place<'_> {
@@ -193,6 +208,34 @@ impl Responding {
             events.push(ServerEvent::AudioDelta { place, delta: STANDARD.encode(audio) });
         }
         events
+    }
+
+    /// The events of a call of a tool.
+    pub(super) fn call<'a>(
+        &'a self,
+        id: &'a str,
+        call: &'a ToolCall,
+        previous: Option<&'a str>,
+    ) -> [ServerEvent<'a>; 6] {
+        let response_id = self.asked.id.as_str();
+        let output_index = (usize::from(self.is_told) + self.calls.len()).try_into().unwrap_or(u8::MAX);
+        let (begun, item) = (call_view(id, call, State::InProgress), call_view(id, call, State::Completed));
+        let (call_id, arguments) = (call.id.as_str(), call.arguments.as_str());
+        [
+            ServerEvent::OutputItemAdded { response_id, output_index, item: begun.clone() },
+            ServerEvent::ItemAdded { item: begun, previous_item_id: previous },
+            ServerEvent::ArgumentsDelta { response_id, item_id: id, output_index, call_id, delta: arguments },
+            ServerEvent::ArgumentsDone {
+                response_id,
+                item_id: id,
+                output_index,
+                call_id,
+                name: &call.name,
+                arguments,
+            },
+            ServerEvent::ItemDone { item: item.clone(), previous_item_id: previous },
+            ServerEvent::OutputItemDone { response_id, output_index, item },
+        ]
     }
 
     /// The events that end the item.

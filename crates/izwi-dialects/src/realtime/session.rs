@@ -6,6 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, StreamingOutput, Task};
+use izwi_server::turns::Pause;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
@@ -20,8 +21,9 @@ use super::response::{Asked, CancelReason, Reply, Transcribing};
 use super::transcripts::Transcripts;
 use super::{Opening, beta};
 
-/// Tells the response from the transcript, as what the driver cancels.
+/// Tells the response from what else is generated, as what the driver cancels.
 pub(super) const RESPONSE: u64 = 1;
+const OTHERS: u64 = 0;
 
 /// A session.
 pub(crate) struct Session {
@@ -33,6 +35,12 @@ pub(crate) struct Session {
     pub(super) chat_model: Option<String>,
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
+    /// The turn model.
+    pub(super) turns: Option<Lease>,
+    /// The pause that it decides on.
+    pub(super) deciding: Option<Pause>,
+    /// Whether the driver has still to end the response.
+    pub(super) owes_cancel: bool,
     /// `None` until the models are loaded.
     pub(super) input: Option<InputBuffer>,
     pub(super) items: Items,
@@ -60,6 +68,7 @@ pub(super) type Asr = (Option<String>, Arc<Lease>);
 pub(crate) struct Models {
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
+    pub(super) turns: Option<Lease>,
 }
 
 /// Whether a name is one of the hosted models, which stand for the default models.
@@ -109,8 +118,8 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
 
 impl Protocol for Session {
     const KIND: &'static str = "realtime";
-    /// A response, and a transcript.
-    const MAX_GENERATIONS: usize = 2;
+    /// A response, a transcript, and the end of a turn.
+    const MAX_GENERATIONS: usize = 3;
     type Frame = ClientEvent;
     type Model = Models;
     type Reply = Reply;
@@ -130,6 +139,9 @@ impl Protocol for Session {
             chat_model,
             chat: None,
             asr: None,
+            turns: None,
+            deciding: None,
+            owes_cancel: false,
             input: None,
             items: Items::default(),
             chars: 0,
@@ -171,7 +183,9 @@ impl Protocol for Session {
         let named = |transcription: &Transcription| transcription.model.clone();
         let asr = config.transcription.as_ref().map(named);
         let asr = asr.filter(|name| self.asr.as_ref().is_none_or(|(loaded, _)| loaded != name));
-        if !needs_chat && asr.is_none() {
+        let is_semantic = config.turn_detection.is_some_and(|turns| turns.eagerness.is_some());
+        let needs_turns = is_semantic && self.turns.is_none() && self.state.registry().has(Task::Turn);
+        if !needs_chat && asr.is_none() && !needs_turns {
             return None;
         }
         let (state, chat_model) = (self.state.clone(), self.chat_model.clone());
@@ -188,7 +202,11 @@ impl Protocol for Session {
                 }
                 None => None,
             };
-            Ok(Models { chat, asr })
+            let turns = match needs_turns {
+                true => Some(state.lease(None, Task::Turn).await?),
+                false => None,
+            };
+            Ok(Models { chat, asr, turns })
         };
         Some(loading.boxed())
     }
@@ -208,7 +226,11 @@ impl Protocol for Session {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        if let Some(job) = self.decide() {
+            return Some(Ok(job));
+        }
         if self.active.is_none()
+            && !self.awaits_transcript()
             && let (Some(asked), Some(chat)) = (self.asked.take(), &self.chat)
         {
             return Some(self.respond(asked, Engine::clone(chat)));
@@ -219,7 +241,7 @@ impl Protocol for Session {
 
     fn number(reply: &Reply) -> u64 {
         match reply {
-            Reply::Transcription(_) => 0,
+            Reply::Turn(_) | Reply::Transcription(_) => OTHERS,
             Reply::Response(_) => RESPONSE,
         }
     }
@@ -231,6 +253,10 @@ impl Protocol for Session {
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
         match reply {
+            Reply::Turn(deciding) => {
+                deciding.hear(&chunk);
+                Ok(())
+            }
             Reply::Response(response) => self.deliver_response(response, chunk, out),
             Reply::Transcription(transcription) => {
                 if let Some(transcripts) = &mut self.transcripts {
@@ -243,6 +269,7 @@ impl Protocol for Session {
 
     fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
         match reply {
+            Reply::Turn(deciding) => self.end_decision(&deciding, out),
             Reply::Response(response) => self.end_response(*response, outcome, out),
             Reply::Transcription(transcription) => {
                 if let Some(transcripts) = &mut self.transcripts {

@@ -88,6 +88,11 @@ impl Transcripts {
         self.transcripts.is_empty() && !self.transcriber.has_speech() && !self.transcriber.is_running()
     }
 
+    /// Whether one is of an item that has all its audio.
+    pub(super) fn has_committed(&self) -> bool {
+        self.transcripts.iter().any(|transcript| transcript.committed.is_some())
+    }
+
     /// Transcribes no more: what is not completed is dropped.
     pub(super) fn retire(&mut self) {
         self.is_retired = true;

@@ -38,6 +38,8 @@ pub(super) struct Session {
     is_closed: bool,
     /// Whether an error was reported.
     has_failed: Cell<bool>,
+    /// Whether it failed by what the client sent or a model did, not because the server ends.
+    is_refused: Cell<bool>,
 }
 
 enum Request {
@@ -74,6 +76,7 @@ impl Protocol for Session {
             is_generating: false,
             is_closed: false,
             has_failed: Cell::new(false),
+            is_refused: Cell::new(false),
         }
     }
 
@@ -209,12 +212,17 @@ impl Protocol for Session {
         self.is_closed = true;
     }
 
+    fn is_refused(&self) -> bool {
+        self.is_refused.get()
+    }
+
     fn is_over(&self) -> bool {
         self.has_failed.get() || (self.is_closed && self.requests.is_empty())
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         self.has_failed.set(true);
+        self.is_refused.set(!matches!(error, ApiError::Draining));
         out.binary(event::error(error));
     }
 

@@ -6,6 +6,7 @@ mod ctranslate2;
 mod error;
 mod nemo;
 mod onnx;
+mod ort;
 mod output;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub(crate) enum Conversion {
     OnnxInt8,
     /// The weights of a CTranslate2 speech model, with the names of the transformers library.
     Ctranslate2,
+    /// The weights of a model in the format of ONNX Runtime, as [`Self::Onnx`].
+    Ort,
     /// An archive of the NeMo toolkit: its weights, and beside them its settings and its tokenizer.
     Nemo,
 }
@@ -40,6 +43,7 @@ impl Conversion {
         match self {
             Self::Onnx => onnx::convert(source, target, Quantised::Floats)?,
             Self::OnnxInt8 => onnx::convert(source, target, Quantised::Int8)?,
+            Self::Ort => ort::convert(source, target)?,
             Self::Ctranslate2 => ctranslate2::convert(source, target)?,
             Self::Nemo => return nemo::convert(source, target),
         }

@@ -4,7 +4,7 @@
 //! unsafe name is refused. Knows no package client.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
@@ -45,9 +45,14 @@ const MAX_MEMBERS: usize = 100_000;
 /// A member to extract.
 struct Wanted {
     target: PathBuf,
-    /// The most bytes it may have.
+    /// Where it begins, if it is a part of the member.
+    offset: Option<u64>,
+    /// Its bytes, or the most that a whole member may have.
     limit: u64,
 }
+
+/// What to take of each member.
+type Members<'a> = BTreeMap<&'a str, Vec<Wanted>>;
 
 /// Extracts the pieces of `files` into `staging`.
 ///
@@ -59,12 +64,13 @@ pub(super) fn unpack(
     staging: &Staging,
     progress: &mut dyn ProgressSink,
 ) -> Result<(), SourceError> {
-    let mut wanted = BTreeMap::new();
+    let mut wanted = Members::new();
     for file in files {
         for (index, path) in file.paths.iter().enumerate() {
             let target = staging.piece(file, index);
             remove(&target)?;
-            wanted.insert(path.as_str(), Wanted { target, limit: file.size });
+            let own = Wanted { target, offset: file.offset, limit: file.size };
+            wanted.entry(path).or_default().push(own);
         }
     }
     for archive in archives {
@@ -81,8 +87,10 @@ pub(super) fn unpack(
             Refused::Archive(reason) => SourceError::Archive { archive: archive.name.clone(), reason },
         })?;
     }
+    let is_there =
+        |path: &str| wanted.get(path).is_some_and(|wanted| wanted.iter().all(|own| own.target.exists()));
     for file in files.iter().filter(|file| !file.optional) {
-        if let Some(path) = file.paths.iter().find(|path| !wanted[path.as_str()].target.exists()) {
+        if let Some(path) = file.paths.iter().find(|path| !is_there(path)) {
             let names: Vec<&str> = archives.iter().map(|archive| archive.name.as_str()).collect();
             let reason = format!("holds no '{path}'; check the manifest");
             return Err(SourceError::Archive { archive: names.join(" + "), reason });
@@ -107,7 +115,7 @@ fn unreadable(error: impl std::fmt::Display) -> Refused {
     Refused::Archive(format!("cannot be read: {error}"))
 }
 
-fn unzip(reader: impl Read + io::Seek, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refused> {
+fn unzip(reader: impl Read + io::Seek, wanted: &Members<'_>) -> Result<(), Refused> {
     let mut archive = zip::ZipArchive::new(reader).map_err(unreadable)?;
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).map_err(unreadable)?;
@@ -147,7 +155,7 @@ fn rewind(mut file: &File, path: &Path) -> Result<(), Refused> {
     Ok(file.seek(SeekFrom::Start(0)).map(drop).map_err(IoError::at("read", path))?)
 }
 
-fn untar(reader: impl Read, wanted: &BTreeMap<&str, Wanted>) -> Result<(), Refused> {
+fn untar(reader: impl Read, wanted: &Members<'_>) -> Result<(), Refused> {
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
     for member in archive.entries().map_err(unreadable)? {
         let mut member = member.map_err(unreadable)?;
@@ -181,31 +189,46 @@ fn check_kind(name: &str, is_file: bool) -> Result<(), Refused> {
     }
 }
 
-/// Writes one member, at most as long as the manifest allows.
-fn copy(name: &str, member: &mut impl Read, declared: u64, wanted: &Wanted) -> Result<(), Refused> {
-    let path = &wanted.target;
-    let too_long = || {
-        let limit = wanted.limit;
-        Err(Refused::Archive(format!("'{name}' is longer than the manifest's {limit} bytes")))
-    };
-    if declared > wanted.limit {
-        return too_long();
+/// Writes what is wanted of one member: all of it, at most as long as the manifest allows, or parts.
+fn copy(name: &str, member: &mut impl Read, declared: u64, wanted: &[Wanted]) -> Result<(), Refused> {
+    let mut files = Vec::new();
+    for own in wanted {
+        let end = own.offset.unwrap_or(0).saturating_add(own.limit);
+        if own.offset.is_none() && declared > end {
+            let limit = own.limit;
+            return Err(Refused::Archive(format!("'{name}' is longer than the manifest's {limit} bytes")));
+        }
+        if own.offset.is_some() && declared < end {
+            let reason =
+                format!("'{name}' has {declared} bytes, but the manifest's part of it ends at {end}");
+            return Err(Refused::Archive(reason));
+        }
+        let file = File::create(&own.target).map_err(IoError::at("create", &own.target))?;
+        files.push((own.offset.unwrap_or(0)..end, file, own));
     }
-    let mut file = fs::File::create(path).map_err(IoError::at("create", path))?;
+    let takes_all = wanted.iter().any(|own| own.offset.is_none());
+    let last = files.iter().map(|(range, ..)| range.end).max().unwrap_or(0);
     let mut buffer = vec![0; 1 << 16];
     let mut copied = 0;
-    loop {
+    while takes_all || copied < last {
         let read = member.read(&mut buffer).map_err(unreadable)?;
         if read == 0 {
             break;
         }
-        copied += read as u64;
-        if copied > wanted.limit {
-            return too_long();
+        let here = copied..copied + read as u64;
+        copied = here.end;
+        if copied > declared {
+            break;
         }
-        io::Write::write_all(&mut file, &buffer[..read]).map_err(IoError::at("write", path))?;
+        for (range, file, own) in &mut files {
+            let (start, end) = (range.start.max(here.start), range.end.min(here.end));
+            if start < end {
+                let part = &buffer[(start - here.start) as usize..(end - here.start) as usize];
+                io::Write::write_all(file, part).map_err(IoError::at("write", &own.target))?;
+            }
+        }
     }
-    if copied != declared {
+    if copied < last && !takes_all || takes_all && copied != declared {
         let reason = format!("'{name}' has {copied} bytes where the archive declares {declared}");
         return Err(Refused::Archive(reason));
     }

@@ -44,6 +44,8 @@ pub(super) struct Client {
     pub(super) arguments: &'static [&'static str],
     /// Further arguments; the last takes the folder that follows it.
     pub(super) options: &'static [&'static str],
+    /// The option that names the platform of an archive, if it has one.
+    pub(super) platform: Option<&'static str>,
     /// Output of a program that is there without the client.
     pub(super) missing: Option<&'static str>,
     /// What to install where no program works.
@@ -58,11 +60,10 @@ impl Client {
     pub(super) fn download(
         &self,
         access: &Access,
-        package: &str,
-        version: &str,
+        wanted: &Wanted<'_>,
         folder: &Path,
     ) -> Result<PathBuf, SourceError> {
-        let package = format!("{package}{}{version}", self.version_separator);
+        let package = format!("{}{}{}", wanted.package, self.version_separator, wanted.version);
         let log = Log::open(folder.join("client.log"))?;
         let landing = folder.join("landing");
         let workplace = folder.join("client");
@@ -70,7 +71,8 @@ impl Client {
             remove_folder(empty)?;
             fs::create_dir_all(empty).map_err(IoError::at("create", empty))?;
         }
-        let job = Job { package: &package, landing: &landing, workplace: &workplace };
+        let job =
+            Job { package: &package, platform: wanted.platform, landing: &landing, workplace: &workplace };
         self.run_first(access, &job, &log)?;
         remove_folder(&workplace)?;
         only_file(&landing)?.ok_or_else(|| SourceError::Archive {
@@ -115,7 +117,9 @@ impl Client {
         let project = workplace.join("package.json");
         fs::write(&project, NO_PROJECT).map_err(IoError::at("write", &project))?;
         let mut command = program::isolated(program, &workplace);
-        command.args(self.arguments).args(self.options).arg(landing).arg(job.package);
+        command.args(self.arguments);
+        command.args(self.platform.zip(job.platform).into_iter().flat_map(|(option, name)| [option, name]));
+        command.args(self.options).arg(landing).arg(job.package);
         for name in ["TMPDIR", "TEMP", "TMP"] {
             command.env(name, &temporary);
         }
@@ -123,10 +127,19 @@ impl Client {
     }
 }
 
+/// An archive to download.
+pub(super) struct Wanted<'a> {
+    pub(super) package: &'a str,
+    pub(super) version: &'a str,
+    /// That of the archive, if it is not this machine's.
+    pub(super) platform: Option<&'a str>,
+}
+
 /// One download.
 struct Job<'a> {
     /// Name and version.
     package: &'a str,
+    platform: Option<&'a str>,
     /// Receives the archive.
     landing: &'a Path,
     /// The client's working folder.

@@ -24,6 +24,8 @@ pub(crate) struct SourceFile {
     /// Length before conversion, in bytes; 0 with `trust`.
     #[serde(default)]
     pub(crate) size: u64,
+    /// Where it begins in the member of a package that holds it, in bytes; without it, it is the whole member.
+    pub(crate) offset: Option<u64>,
     /// Given in place of hash and length where the manifest's author does not know them.
     pub(crate) trust: Option<Trust>,
     /// Whether it is the index of a model in several safetensors files. The files that it names replace the single
@@ -67,6 +69,9 @@ impl SourceFile {
         })?;
         ensure(self.convert.is_none() || target.ends_with(".safetensors"), || {
             format!("'{target}' is converted, so it must end in .safetensors")
+        })?;
+        ensure(self.offset.is_none() || (self.paths.len() == 1 && !self.optional), || {
+            format!("'{target}' has an offset, so it must have one path and not be optional")
         })?;
         if self.trust.is_some() {
             return self.check_trusted();

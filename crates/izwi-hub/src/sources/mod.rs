@@ -55,6 +55,7 @@ pub(crate) fn unpack_one(
         text: None,
         sha256: "0".repeat(64),
         size: 4_096,
+        offset: None,
         trust: None,
         index: false,
         target: "file".to_owned(),

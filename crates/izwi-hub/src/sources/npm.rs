@@ -13,6 +13,7 @@ pub(super) const NPM: Client = Client {
     arguments: &["pack"],
     // `--prefix`: no folder above the working folder is taken for a project with settings.
     options: &["--silent", "--ignore-scripts", "--workspaces=false", "--prefix=.", "--pack-destination"],
+    platform: None,
     missing: None,
     remedy: "install Node.js, which brings npm",
 };

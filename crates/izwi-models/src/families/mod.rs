@@ -21,9 +21,11 @@ mod metal_budget;
 mod nemo;
 mod parakeet;
 mod pocket_tts;
+mod pyannote;
 mod qwen3_asr;
 mod qwen3_tts;
 mod settings;
+mod smart_turn;
 mod sortformer;
 mod voxtral;
 mod whisper;
@@ -50,8 +52,10 @@ const REGISTRY: &[Family] = &[
     Family { name: "lfm2_audio", load: lfm2_audio::load, voices: |_| Ok(lfm2_audio::voices()) },
     Family { name: "parakeet", load: parakeet::load, voices: |_| Ok(Vec::new()) },
     Family { name: "pocket_tts", load: pocket_tts::load, voices: pocket_tts::voices },
+    Family { name: "pyannote", load: pyannote::load, voices: |_| Ok(Vec::new()) },
     Family { name: "qwen3_asr", load: qwen3_asr::load, voices: |_| Ok(Vec::new()) },
     Family { name: "qwen3_tts", load: qwen3_tts::load, voices: qwen3_tts::voices },
+    Family { name: "smart_turn", load: smart_turn::load, voices: |_| Ok(Vec::new()) },
     Family { name: "sortformer", load: sortformer::load, voices: |_| Ok(Vec::new()) },
     Family { name: "voxtral", load: voxtral::load, voices: |_| Ok(Vec::new()) },
     Family { name: "whisper", load: whisper::load, voices: |_| Ok(Vec::new()) },

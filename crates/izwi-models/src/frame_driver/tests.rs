@@ -3,7 +3,8 @@
 use izwi_audio::chunk::ChunkLengths;
 use izwi_nn::sampling::mix;
 use izwi_types::{
-    ConverseInput, Emission, ListenInput, Message, SamplingParams, Segment, SpeakInput, Task, Turn,
+    ConverseInput, Emission, ListenInput, Message, SamplingParams, Segment, SpeakInput, Task, ToolChoice,
+    Turn,
 };
 
 use super::*;
@@ -121,6 +122,8 @@ fn toy() -> FrameDriver<Toy> {
         live_windows: false,
         times_words: false,
         aligns_text: false,
+        calls_tools: false,
+        reads_transcripts: false,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,
@@ -242,7 +245,9 @@ impl FrameModel for Toy {
             let frame = StepResult::from(Outcome::Frame(latent));
             match request {
                 Task::Tts => frame,
-                Task::Asr | Task::Diarize => StepResult { text: "x".to_owned(), ..Outcome::Token.into() },
+                Task::Asr | Task::Diarize | Task::Turn => {
+                    StepResult { text: "x".to_owned(), ..Outcome::Token.into() }
+                }
                 Task::Chat => StepResult {
                     emission: Some(Emission::Token(state.frames.len() as u32)),
                     content_key: Some(state.hash),
@@ -424,6 +429,9 @@ fn in_a_conversation_samples_come_with_the_emission_that_completes_them() {
         text_sampling: None,
         seed: 0,
         max_tokens: usize::MAX,
+        tools: Vec::new(),
+        tool_choice: ToolChoice::Auto,
+        text_only: false,
         chunk_samples: 1,
         first_chunk_samples: None,
     });

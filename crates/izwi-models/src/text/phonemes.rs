@@ -3,7 +3,9 @@
 //! Owns the one call into `misaki-rs`, what guards it, and how words outside its lexicon are taken apart. A family
 //! brings the reader of such words. <https://github.com/hexgrad/misaki/blob/main/EN_PHONES.md>
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use misaki_rs::fallback::FallbackError;
 use misaki_rs::{Fallback, G2P, Language};
@@ -105,7 +107,8 @@ pub enum Accent {
 
 /// English text to phonemes.
 pub struct Phonemiser {
-    g2p: G2P,
+    g2p: Arc<G2P>,
+    unknown: Arc<dyn UnknownWords>,
 }
 
 impl std::fmt::Debug for Phonemiser {
@@ -115,18 +118,14 @@ impl std::fmt::Debug for Phonemiser {
 }
 
 impl Phonemiser {
-    /// Loads the lexicons of American English; `unknown` reads what they lack.
+    /// With the lexicons of American English; `unknown` reads what they lack.
     pub fn new(unknown: Box<dyn UnknownWords>) -> Self {
         Self::with_accent(Accent::American, unknown)
     }
 
     /// As [`Self::new`], for either accent.
     pub fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Self {
-        let language = match accent {
-            Accent::American => Language::EnglishUS,
-            Accent::British => Language::EnglishGB,
-        };
-        Self { g2p: G2P::with_fallback(language, Some(Box::new(Pieces { unknown }))) }
+        Self { g2p: lexicons(accent), unknown: unknown.into() }
     }
 
     /// Phonemes of one normalised sentence, in order. Empty when nothing can be read.
@@ -164,7 +163,9 @@ impl Phonemiser {
     /// The symbols, each with the origin of the word that it is spoken for. `None` when the lexicon panics or fails; it holds
     /// nothing that a panic could leave half-changed.
     fn lookup(&self, text: &str, origins: &[usize]) -> Option<Vec<(char, usize)>> {
+        READER.set(Some(Arc::clone(&self.unknown)));
         let result = catch_unwind(AssertUnwindSafe(|| self.g2p.g2p(text)));
+        READER.set(None);
         let (_, tokens) = result.ok()?.ok()?;
         let last = origins.last().copied().unwrap_or(0);
         let mut symbols = Vec::new();
@@ -178,6 +179,26 @@ impl Phonemiser {
         }
         Some(symbols)
     }
+}
+
+/// The lexicons and the tagger of an accent, 86 MB that all who speak it share.
+fn lexicons(accent: Accent) -> Arc<G2P> {
+    static LOADED: [Mutex<Weak<G2P>>; 2] = [const { Mutex::new(Weak::new()) }; 2];
+    let (place, language) = match accent {
+        Accent::American => (&LOADED[0], Language::EnglishUS),
+        Accent::British => (&LOADED[1], Language::EnglishGB),
+    };
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    place.upgrade().unwrap_or_else(|| {
+        let loaded = Arc::new(G2P::with_fallback(language, Some(Box::new(Pieces))));
+        *place = Arc::downgrade(&loaded);
+        loaded
+    })
+}
+
+thread_local! {
+    /// Who reads the unknown words of the sentence that the thread looks up: the lexicons are shared, their readers are not.
+    static READER: RefCell<Option<Arc<dyn UnknownWords>>> = const { RefCell::new(None) };
 }
 
 /// `text` with over-long words cut, and without the link syntax that would set phonemes by hand. For each of its words, the
@@ -200,9 +221,7 @@ fn guarded(text: &str) -> (String, Vec<usize>) {
 }
 
 /// Takes an unknown word apart into letters, digits and symbols.
-struct Pieces {
-    unknown: Box<dyn UnknownWords>,
-}
+struct Pieces;
 
 #[derive(PartialEq, Clone, Copy)]
 enum Class {
@@ -212,10 +231,10 @@ enum Class {
 }
 
 impl Pieces {
-    fn read(&self, piece: &str, class: Class) -> Option<String> {
+    fn read(piece: &str, class: Class) -> Option<String> {
         let joined = |names: Vec<&str>| (!names.is_empty()).then(|| names.join(" "));
         match class {
-            Class::Letters => self.unknown.phonemes(piece),
+            Class::Letters => READER.with_borrow(|reader| reader.as_ref()?.phonemes(piece)),
             Class::Digits => joined(piece.chars().filter_map(digit_name).collect()),
             Class::Symbols => joined(piece.chars().filter_map(symbol_name).collect()),
         }
@@ -237,7 +256,7 @@ impl Fallback for Pieces {
             if let Some(before) = current
                 && (before != class || at == word.len())
             {
-                read.extend(self.read(word[start..at].trim_end_matches(['\'', '’']), before));
+                read.extend(Self::read(word[start..at].trim_end_matches(['\'', '’']), before));
                 start = at;
             }
             current = Some(class);
@@ -279,6 +298,21 @@ mod tests {
         assert_eq!(LetterNames.phonemes("漢字"), None);
         let spelled = joined("the qzxwv is");
         assert!(spelled.contains("kjˌuzˌiˌɛks"), "{spelled}");
+    }
+
+    #[test]
+    fn readers_of_unknown_words_share_the_lexicons() {
+        struct Same;
+        impl UnknownWords for Same {
+            fn phonemes(&self, _: &str) -> Option<String> {
+                Some("sˈAm".to_owned())
+            }
+        }
+        let (letters, same) = (phonemiser(), Phonemiser::new(Box::new(Same)));
+        assert!(Arc::ptr_eq(&letters.g2p, &same.g2p));
+        let read = |phonemiser: &Phonemiser| phonemiser.phonemes("qzxwv")[0].phonemes.clone();
+        let spelled = read(&letters);
+        assert_eq!((read(&same), read(&letters)), ("sˈAm".to_owned(), spelled));
     }
 
     #[test]

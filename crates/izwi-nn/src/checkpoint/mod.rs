@@ -1,7 +1,7 @@
 //! Strict reading of safetensors files: every tensor is taken exactly once, by name and shape.
 //!
 //! Collects missing, unknown and mis-shaped tensors into one error, and decides whether packed weights come from the
-//! weight cache. Knows no architecture.
+//! weight cache. A load yields before each tensor. Knows no architecture.
 
 pub(crate) mod lazy_tensor;
 mod weight_cache;
@@ -19,6 +19,7 @@ use self::lazy_tensor::{LazyTensor, TensorFile};
 use self::weight_cache::WeightCache;
 use crate::Error;
 use crate::sampling::mix;
+use crate::yielding::yield_point;
 use izwi_kernels::conv::ConvPanels;
 use izwi_kernels::linear::Weights;
 use izwi_kernels::packed::{Packed, Sizes};
@@ -292,6 +293,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::take`].
     pub fn take_host(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, Error> {
+        yield_point();
         if let Some(dtype) = self.random {
             self.taken += shape.iter().product::<usize>();
             return random_tensor(name, shape, dtype);
@@ -366,6 +368,7 @@ impl Checkpoint {
         let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
         let name = format!("{}: {transform_id}{precision}", names.join(", "));
         let mut cache = self.cache.take().filter(|_| are_fine);
+        yield_point();
         let kept = cache.as_mut().and_then(|cache| cache.take(&name, *sizes));
         let packed = match kept {
             Some(packed) => {
@@ -452,6 +455,21 @@ mod tests {
         candle_core::safetensors::save(&tensors, &path).unwrap();
         let checkpoint = Checkpoint::open(&path, &Device::Cpu).unwrap();
         (folder, checkpoint)
+    }
+
+    #[test]
+    fn a_load_yields_before_each_tensor() {
+        let (_folder, mut checkpoint) = file_with(&[("a", &[2, 3]), ("b", &[1])]);
+        let yields = std::rc::Rc::new(std::cell::Cell::new(0));
+        let count = std::rc::Rc::clone(&yields);
+        crate::yielding::with_yields(
+            move || count.set(count.get() + 1),
+            || {
+                checkpoint.take("a", &[2, 3]).unwrap();
+                checkpoint.take_stored("b", &[1]).unwrap();
+            },
+        );
+        assert_eq!(yields.get(), 2);
     }
 
     #[test]

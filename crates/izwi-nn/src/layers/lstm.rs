@@ -24,19 +24,20 @@ pub struct BiLstm {
 }
 
 impl BiLstm {
-    /// Takes `{name}.weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0` and `bias_hh_l0`, and those with `_reverse`, the weights
-    /// kept in `precision`. The result has `2 * hidden` channels.
+    /// Takes `{name}.weight_ih_l{layer}`, `weight_hh_l{layer}`, `bias_ih_l{layer}` and `bias_hh_l{layer}`, and those with
+    /// `_reverse`, the weights kept in `precision`. The result has `2 * hidden` channels.
     ///
     /// # Errors
     /// As [`Checkpoint::take`].
     pub fn load(
         from: &mut Checkpoint,
         name: &str,
+        layer: usize,
         (inputs, hidden): (usize, usize),
         precision: Precision,
     ) -> std::result::Result<Self, Error> {
         let gates = GATES * hidden;
-        let full = |part: &str, direction: &str| format!("{name}.{part}_l0{direction}");
+        let full = |part: &str, direction: &str| format!("{name}.{part}_l{layer}{direction}");
         let parts = ["", "_reverse"].map(|direction| (full("weight_ih", direction), vec![gates, inputs]));
         let input =
             Linear::load_transformed(from, (&parts, ""), (inputs, 2 * gates), precision, cat_weights)?;
@@ -271,7 +272,7 @@ mod tests {
     fn a_sequence_is_the_same_bits_beside_others_and_runs_both_ways() {
         let (inputs, hidden) = (12, 20);
         let mut from = Checkpoint::random(&Device::Cpu, DType::F32);
-        let lstm = BiLstm::load(&mut from, "l", (inputs, hidden), Precision::F32).unwrap();
+        let lstm = BiLstm::load(&mut from, "l", 0, (inputs, hidden), Precision::F32).unwrap();
         let packed = PackedRows::new(&[7, 40, 1, 40], 2, &Device::Cpu).unwrap();
         let x = Tensor::randn(0f32, 1.0, (packed.rows(), inputs), &Device::Cpu).unwrap();
         let y = lstm.forward(&x, &packed).unwrap();

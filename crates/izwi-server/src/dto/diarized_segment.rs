@@ -1,7 +1,7 @@
 //! A segment of a transcript with speakers, in a body or as an event.
 
 use izwi_core::engine::Segment;
-use izwi_core::engine::speakers::speaker_name;
+use izwi_core::engine::speakers::label;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -17,7 +17,7 @@ pub(crate) struct DiarizedSegment {
     id: String,
     start: f64,
     end: f64,
-    /// `A`, `B` and so on, in the order in which they begin.
+    /// The name of a known speaker; others are `A`, `B` and so on, in the order in which they begin.
     speaker: String,
     text: String,
 }
@@ -29,7 +29,7 @@ impl DiarizedSegment {
             id: format!("seg_{number}"),
             start: rounded(segment.start_s),
             end: rounded(segment.end_s),
-            speaker: segment.speaker.map_or_else(|| UNKNOWN.to_owned(), speaker_name),
+            speaker: label(segment).unwrap_or_else(|| UNKNOWN.to_owned()),
             text: segment.text.trim().to_owned(),
         }
     }

@@ -1,5 +1,7 @@
 //! Frames of the WebSocket `/v1/audio/speech/stream`, and the parts that other WebSockets share.
 
+use std::time::Duration;
+
 use izwi_core::engine::SpeechOptions;
 use serde::{Deserialize, Serialize};
 
@@ -227,6 +229,23 @@ impl AudioChunk {
     /// The chunk without its first `skip` samples.
     pub(crate) fn after(&self, skip: u64) -> Self {
         Self { sample_offset: self.sample_offset + skip, samples: self.samples - skip, ..self.clone() }
+    }
+}
+
+/// The machine has become too slow for all streams: this one is silent after the audio so far, and goes on.
+#[derive(Debug, Serialize)]
+pub(crate) struct AudioPause {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(flatten)]
+    of: ChunkOf,
+    /// How long it is expected to be silent.
+    expected_ms: u64,
+}
+
+impl AudioPause {
+    pub(crate) fn new(of: ChunkOf, expected: Duration) -> Self {
+        Self { kind: "audio.pause", of, expected_ms: u64::try_from(expected.as_millis()).unwrap_or(u64::MAX) }
     }
 }
 

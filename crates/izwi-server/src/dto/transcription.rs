@@ -29,13 +29,13 @@ pub struct TranscriptionRequest {
     pub(crate) stream: Option<bool>,
     #[schema(schema_with = schemas::priority)]
     pub(crate) priority: Option<String>,
-    /// Refused: speakers have no names here.
+    /// With `diarized_json`: names of speakers, each with a reference.
     #[serde(alias = "known_speaker_names[]")]
-    #[schema(max_items = 0)]
+    #[schema(max_items = 16)]
     pub(crate) known_speaker_names: Option<Vec<String>>,
-    /// Refused, as `known_speaker_names`.
+    /// A recording of each of those speakers, some seconds of the voice alone, as a `data:` URL.
     #[serde(alias = "known_speaker_references[]")]
-    #[schema(max_items = 0)]
+    #[schema(max_items = 16)]
     pub(crate) known_speaker_references: Option<Vec<String>>,
     #[serde(skip)]
     pub(crate) options: TranscriptionOptions,

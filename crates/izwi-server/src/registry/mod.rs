@@ -6,6 +6,7 @@
 
 mod aliases;
 mod lease;
+mod parts;
 mod residency;
 mod supervision;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use izwi_core::engine::leases::Engines;
 use izwi_core::engine::{Engine, Task, metrics};
 use izwi_hub::{ModelStatus, Store};
 use izwi_types::{excerpt, suggest};
@@ -121,6 +123,11 @@ impl Registry {
             server_metrics::set_model_loaded(id, false);
         }
         registry
+    }
+
+    /// Leases of its engines for models that are composed of others; they do not keep the registry.
+    pub fn engines_for_parts(&self) -> Arc<dyn Engines> {
+        Arc::new(parts::Parts(Arc::downgrade(&self.inner)))
     }
 
     /// Starts to load the default models. Must be called within a tokio runtime.
@@ -286,7 +293,7 @@ impl Registry {
         };
         let default = match alias.task {
             Task::Asr => self.default_asr(),
-            Task::Tts | Task::Chat | Task::Diarize => Some(self.default_tts()),
+            Task::Tts | Task::Chat | Task::Diarize | Task::Turn => Some(self.default_tts()),
         };
         let mut models = alias.models.iter().map(String::as_str).chain(default);
         match models.find_map(|model| self.model(model)) {
@@ -297,7 +304,7 @@ impl Registry {
     }
 
     /// Whether a model that is installed has the task.
-    pub(crate) fn has(&self, task: Task) -> bool {
+    pub fn has(&self, task: Task) -> bool {
         self.inner.residency.borrow().entries().values().any(|entry| entry.tasks.contains(&task))
     }
 
@@ -332,7 +339,7 @@ impl Registry {
             (Some(id), _) => id.to_owned(),
             (None, Task::Tts) => self.default_tts().to_owned(),
             (None, Task::Asr) => self.default_asr().unwrap_or(ASR_ALIASES[0]).to_owned(),
-            (None, Task::Chat | Task::Diarize) => self.first_with(task)?,
+            (None, Task::Chat | Task::Diarize | Task::Turn) => self.first_with(task)?,
         };
         let (id, entry) = self.find_for(&id, Some(task))?;
         if !entry.tasks.is_empty() {

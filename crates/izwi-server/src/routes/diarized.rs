@@ -18,7 +18,7 @@ use crate::dto::transcription::{TokensUsage, TranscriptEvent};
 use crate::error::ApiError;
 use crate::record;
 use crate::registry::Lease;
-use crate::speakers::Speakers;
+use crate::speakers::{Known, Speakers};
 use crate::stats_headers;
 use crate::transcription::TextDeltas;
 
@@ -63,16 +63,24 @@ pub(super) async fn stream(
     request: EngineCoreRequest,
     field: &'static str,
 ) -> Result<Response, ApiError> {
-    let turns = Source::start(speakers.0, Speakers::request(&request), field).await?;
+    let Speakers { engine: listener, known } = speakers;
+    let turns = Source::start(listener, Speakers::request(&request), field).await?;
     let text = Source::start(engine, request, field).await?;
-    let transcript =
-        DiarizedStream { text, turns, join: SpeakerJoin::new(), told: 0, whole: TextDeltas::default() };
+    let transcript = DiarizedStream {
+        text,
+        turns,
+        known,
+        join: SpeakerJoin::new(),
+        told: 0,
+        whole: TextDeltas::default(),
+    };
     streamed::events(transcript).await
 }
 
 struct DiarizedStream {
     text: Source,
     turns: Source,
+    known: Known,
     join: SpeakerJoin,
     /// Segments that were sent.
     told: usize,
@@ -88,7 +96,7 @@ impl Events for DiarizedStream {
                     record::generated(&self.text.engine, stats, stats.finish_reason);
                 }
             }
-            turns = self.turns.next() => self.join.add_turns(turns?),
+            turns = self.turns.next() => self.join.add_turns(self.known.name(turns?)?),
         }
         self.text.check()?;
         self.turns.check()?;

@@ -82,7 +82,11 @@ pub async fn respond(
     let field = recording.param;
     // The model of the record is the one that is leased last.
     let speakers = match checked.format {
-        TranscriptFormat::DiarizedJson => Some(Speakers::lease(state, "response_format").await?),
+        TranscriptFormat::DiarizedJson => {
+            let speakers = Speakers::lease(state, "response_format").await?;
+            let references = checked.references.clone();
+            Some(speakers.with_known(references, checked.priority, "known_speaker_references").await?)
+        }
         _ => None,
     };
     let engine = state.lease(checked.model.as_deref(), Task::Asr).await?;

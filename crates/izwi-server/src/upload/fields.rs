@@ -17,12 +17,15 @@ const VAD_PARTS: [&str; 4] = [
     "chunking_strategy[silence_duration_ms]",
     "chunking_strategy[threshold]",
 ];
-/// Parts that ask who speaks, which is refused.
-const SPEAKER_PARTS: [&str; 4] = [
-    "known_speaker_names",
-    "known_speaker_names[]",
-    "known_speaker_references",
-    "known_speaker_references[]",
+/// The most bytes of a part that is not the recording, and of one that is a recording as text.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+const MAX_REFERENCE_BYTES: usize = 4 << 20;
+/// Parts with names of speakers, and with recordings of them.
+const SPEAKER_PARTS: [(&str, usize); 4] = [
+    ("known_speaker_names", MAX_TEXT_BYTES),
+    ("known_speaker_names[]", MAX_TEXT_BYTES),
+    ("known_speaker_references", MAX_REFERENCE_BYTES),
+    ("known_speaker_references[]", MAX_REFERENCE_BYTES),
 ];
 
 /// A text part of a form.
@@ -31,6 +34,14 @@ pub(crate) struct TextPart {
     pub(crate) name: &'static str,
     /// Whether it may occur more than once.
     pub(crate) repeats: bool,
+    /// The most bytes of one.
+    pub(crate) max_bytes: usize,
+}
+
+impl TextPart {
+    fn new(name: &'static str, repeats: bool) -> Self {
+        Self { name, repeats, max_bytes: MAX_TEXT_BYTES }
+    }
 }
 
 /// The fields of a request that carries one recording.
@@ -66,10 +77,10 @@ impl RecordingFields for TranscriptionRequest {
         let mut options = TranscriptionOptions::default();
         let rows = options.rows().into_iter();
         let names = rows.flat_map(|row| [Some(row.name), row.alias].map(|name| (name, row.alias.is_some())));
-        let options = names.filter_map(|(name, repeats)| Some(TextPart { name: name?, repeats }));
+        let options = names.filter_map(|(name, repeats)| Some(TextPart::new(name?, repeats)));
         let once = ["model", "response_format", "stream", "priority"].into_iter().chain(VAD_PARTS);
-        let once = once.map(|name| TextPart { name, repeats: false });
-        let lists = SPEAKER_PARTS.map(|name| TextPart { name, repeats: true });
+        let once = once.map(|name| TextPart::new(name, false));
+        let lists = SPEAKER_PARTS.map(|(name, max_bytes)| TextPart { name, repeats: true, max_bytes });
         options.chain(once).chain(lists).collect()
     }
 
@@ -126,7 +137,7 @@ impl RecordingFields for AlignmentRequest {
 
     fn texts() -> Vec<TextPart> {
         const NAMES: [&str; 5] = ["model", "text", "language", "response_format", "priority"];
-        NAMES.map(|name| TextPart { name, repeats: false }).into()
+        NAMES.map(|name| TextPart::new(name, false)).into()
     }
 
     fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {
@@ -166,7 +177,7 @@ impl RecordingFields for VoiceRequest {
             "prompt",
             "script_hint",
         ];
-        NAMES.map(|name| TextPart { name, repeats: false }).into()
+        NAMES.map(|name| TextPart::new(name, false)).into()
     }
 
     fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {

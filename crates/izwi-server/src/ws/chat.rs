@@ -39,7 +39,7 @@ use super::playback::Timeline;
 use super::produced::Produced;
 use super::protocol::{Action, ClientMessage, Finish, Identity, Job, Outcome, Protocol};
 use crate::dto::chat::{ClientFrame, ConfigFields, ServerFrame};
-use crate::dto::session::{AudioChunk, ChunkOf, Interrupt};
+use crate::dto::session::{AudioChunk, AudioPause, ChunkOf, Interrupt};
 use crate::encoding::EncodedChunks;
 use crate::error::ApiError;
 use crate::metrics::count_interrupt;
@@ -225,6 +225,9 @@ impl Protocol for Chat {
             let frame = AudioChunk::new(ChunkOf::Turn(turn), &chunk);
             out.audio(frame, chunk.bytes, answer.setup.output.format.sample_bytes);
         }
+        if let Some(expected) = chunk.pauses {
+            out.frame(&AudioPause::new(ChunkOf::Turn(turn), expected));
+        }
         if let Some(spoken) = self.timeline.get_mut(turn) {
             spoken.send(samples, chunk.words, Instant::now());
             spoken.detail.push(chunk.emissions, &chunk.emission_ends);
@@ -392,7 +395,7 @@ impl Chat {
 /// Bytes of the samples of a message.
 fn sample_bytes(message: &Message) -> usize {
     match message {
-        Message::Text(_) => 0,
+        Message::Text(_) | Message::Result { .. } => 0,
         Message::Recording(samples) => size_of_val(&**samples),
     }
 }

@@ -236,6 +236,7 @@ impl<P: Protocol> Session<P> {
             stats: None,
             prediction: None,
             notes: TextNotes::default(),
+            pauses: None,
         };
         generation.chunks += 1;
         generation.samples = end;

@@ -1,12 +1,13 @@
 //! Checks `docs/protocol.md` against the types: every example is a message, and every message has an example.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::protocol::{ClientMessage, Protocol};
 use super::{chat::Chat, frame, live::Live, speech::Speech};
-use crate::dto::session::{AudioChunk, ChunkOf, ErrorFrame, Resumed};
+use crate::dto::session::{AudioChunk, AudioPause, ChunkOf, ErrorFrame, Resumed};
 use crate::dto::speech::WordTimes;
 use crate::dto::{chat, live, session};
 use crate::encoding::EncodedChunk;
@@ -70,6 +71,7 @@ fn common(of: ChunkOf) -> Vec<Value> {
         EncodedChunk { seq: 0, sample_offset: 0, samples: 1, is_final: true, bytes: bytes::Bytes::new() };
     vec![
         json(AudioChunk::new(of, &chunk)),
+        json(AudioPause::new(of, Duration::from_millis(1))),
         json(Resumed { kind: "session.resumed", session_id: "a", next_sample: 0 }),
         json(ErrorFrame { kind: "error", code: "a", message: String::new(), param: None, retry_after }),
     ]

@@ -16,7 +16,7 @@ pub struct Produced {
 impl Produced {
     /// Adds emissions, and the samples of the answer up to the end of each.
     pub fn push(&mut self, emissions: Vec<Emission>, ends: &[u64]) {
-        let are_audio = emissions.iter().map(|emission| matches!(emission, Emission::Frame(_)));
+        let are_audio = emissions.iter().map(Emission::is_heard);
         self.ends.extend(ends.iter().copied().zip(are_audio));
         self.emissions.extend(emissions);
     }

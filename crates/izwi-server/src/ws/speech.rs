@@ -15,7 +15,6 @@
 //!   was not. Text that comes later is synthesised.
 //! - Any text frame and a WebSocket ping keep an idle session open; answers to the server's pings do not.
 
-mod live_text;
 mod parse;
 mod text_queue;
 
@@ -29,14 +28,15 @@ use izwi_core::engine::{Engine, RequestId, StreamingOutput, Task, TextInput};
 use izwi_types::TextNotes;
 use tokio::time::Instant;
 
-pub use self::live_text::sentence_ends;
 pub use self::text_queue::{SpokenText, TextQueue};
 use super::frame;
 use super::outbox::Outbox;
 use super::playback::Timeline;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::chunking::ChunkSizes;
-use crate::dto::session::{AudioChunk, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame};
+use crate::dto::session::{
+    AudioChunk, AudioPause, ChunkOf, ClientFrame, ConfigFields, Interrupt, ServerFrame,
+};
 use crate::dto::speech::{VoiceRef, WordTimes};
 use crate::encoding::{self, EncodedChunks, OutputFormat};
 use crate::error::ApiError;
@@ -233,7 +233,7 @@ impl Protocol for Speech {
                 predicted_rtf: chunk.prediction.map(|prediction| prediction.rtf),
             });
         }
-        let chunks = utterance.encoded.encode(&chunk)?;
+        let (chunks, pauses) = (utterance.encoded.encode(&chunk)?, chunk.pauses);
         if let Some(spoken) = self.timeline.get_mut(utterance.number) {
             for word in chunk.words.iter().filter(|_| utterance.setup.word_times) {
                 let word = WordTimes::new(word, &spoken.text, chunk.sample_rate);
@@ -245,6 +245,9 @@ impl Protocol for Speech {
         for chunk in chunks {
             let frame = AudioChunk::new(ChunkOf::Utterance(utterance.number), &chunk);
             out.audio(frame, chunk.bytes, utterance.setup.output.format.sample_bytes);
+        }
+        if let Some(expected) = pauses {
+            out.frame(&AudioPause::new(ChunkOf::Utterance(utterance.number), expected));
         }
         Ok(())
     }

@@ -1,19 +1,22 @@
 //! `izwi chat`: a spoken conversation in the terminal: text or a recording as input, text and audio as output.
 
+mod composed;
 mod session;
 mod spoken;
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_audio::encode::Format;
-use izwi_core::engine::Message;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
+use izwi_core::engine::{DeviceArbiters, EngineCoreConfig, Message};
 use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
+use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
 use crate::sink::{self, Target};
 use crate::sound::Player;
@@ -28,7 +31,8 @@ const MAX_LINE_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
 ///
 /// Each line of standard input is a turn. The text of the answer goes to standard output while it is generated, its audio
 /// to -o or the player. The model sees the previous turns, as many as fit its context. The conversation ends with the
-/// input. One line on standard error for each answer reports the duration, the RTF (time to compute over time of audio)
+/// input. With --llm, or with the name of a pipeline as the model, any language model answers: what you say is transcribed,
+/// and its answer is spoken by the TTS model. One line on standard error for each answer reports the duration, the RTF (time to compute over time of audio)
 /// and the time to the first audio. A model that is not installed is pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -47,6 +51,16 @@ pub(crate) struct Args {
     /// them. Use headphones, or the model hears itself
     #[arg(long, conflicts_with_all = ["text", "recording", "output", "play"])]
     mic: bool,
+    /// Let a language model answer: the address of its server with the path before /chat/completions, such as
+    /// http://127.0.0.1:11434/v1, or `auto` for Ollama or LM Studio on this machine
+    #[arg(long, value_name = "URL")]
+    llm: Option<String>,
+    /// Name of the language model at its server [default: the first that it lists]
+    #[arg(long, value_name = "NAME", requires = "llm")]
+    llm_model: Option<String>,
+    /// Variable of the environment that has the API key of its server
+    #[arg(long, value_name = "VARIABLE", requires = "llm")]
+    llm_key_env: Option<String>,
     #[command(flatten)]
     options: AnswerOptions,
     /// Fail if the model is not installed, instead of pulling it
@@ -64,15 +78,36 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     let player = (args.play || args.mic).then(|| Player::find(args.mic)).transpose()?;
     let mut config = engine::local_config(resolved);
     let store = models::open(&resolved.settings)?;
-    config.model = model(&store, resolved)?;
+    let composed = composed::of(args, &store, resolved)?;
+    if composed.is_none() {
+        config.model = model(&store, resolved)?;
+    }
     let recording = args.recording.as_deref();
     let recording = recording.map(|path| input::read_recording(path, config.max_audio_bytes)).transpose()?;
-    models::ensure(&store, &config.model, !args.no_pull)?;
+    if composed.is_none() {
+        models::ensure(&store, &config.model, !args.no_pull)?;
+    }
+    let arbiters = Arc::new(DeviceArbiters::default());
+    let load = async |interrupt: &mut Interrupt| match &composed {
+        Some(composed) => {
+            let place = (&store, Arc::clone(&arbiters));
+            interrupt.guard(composed.engine(place, resolved, config.clone(), !args.no_pull)).await
+        }
+        None => interrupt.guard(composed::load(config.clone(), Arc::clone(&arbiters))).await,
+    };
 
-    engine::run(config, async |loaded| {
+    engine::run_loaded(config.num_threads, load, async |loaded| {
         let Loaded { engine, mut interrupt, .. } = loaded;
         if let Some(player) = player.as_ref().filter(|_| args.mic) {
-            let conversation = spoken::converse(&args.options, engine, &store, player);
+            let turn_model = spoken::turn_model(&store);
+            let turn_model = turn_model.map(|model| EngineCoreConfig { model, ..config.clone() });
+            let conversation = async {
+                let turn_model = match turn_model {
+                    Some(config) => Some(composed::load(config, Arc::clone(&arbiters)).await?),
+                    None => None,
+                };
+                spoken::converse(&args.options, (engine, turn_model), &store, player).await
+            };
             return interrupt.guard_to_end(conversation).await;
         }
         let mut session = ChatSession::new(&args.options, engine, player, interrupt, file.is_some());

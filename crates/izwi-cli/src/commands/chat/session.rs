@@ -138,6 +138,7 @@ impl<'a> ChatSession<'a> {
         let chat = ChatOptions {
             conversation: self.conversation.clone(),
             text_temperature: self.options.text_temperature,
+            ..ChatOptions::default()
         };
         EngineCoreRequest::converse(Conversation::new()).with_options(options).with_chat(chat)
     }

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures::stream::SplitSink;
 use futures::{SinkExt as _, StreamExt as _};
 use izwi_core::engine::Engine;
-use izwi_hub::Store;
+use izwi_hub::{ModelStatus, Store, Task};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -41,17 +41,23 @@ pub(super) fn check(options: &AnswerOptions) -> Result<()> {
     }
 }
 
+/// The installed turn model; without one, silence ends turns.
+pub(super) fn turn_model(store: &Store) -> Option<String> {
+    let has_task = |status: &ModelStatus<'_>| status.installed && status.manifest.tasks.contains(&Task::Turn);
+    store.list().into_iter().find(has_task).map(|status| status.manifest.name.clone())
+}
+
 /// Converses until the microphone or the session ends.
 ///
 /// # Errors
 /// There is no microphone, a device fails, or the session ends.
 pub(super) async fn converse(
     options: &AnswerOptions,
-    engine: Engine,
+    (engine, turn_model): (Engine, Option<Engine>),
     store: &Store,
     player: &Player,
 ) -> Result<()> {
-    let place = Place::start(engine, store).await?;
+    let place = Place::start(engine, turn_model, store).await?;
     let (sink, mut events) = place.connect("/v1/realtime").await?.split();
     let mut talk = Talk { sink, answer: Answer::new(player) };
     let mut microphone: Option<Microphone> = None;
@@ -98,7 +104,7 @@ fn session(options: &AnswerOptions) -> Value {
         "audio": {
             "input": {
                 "format": {"type": "audio/pcm", "rate": Microphone::RATE_HZ},
-                "turn_detection": {"type": "server_vad"},
+                "turn_detection": {"type": "semantic_vad"},
             },
             "output": {"format": {"type": "audio/pcm", "rate": ANSWER_HZ}},
         },

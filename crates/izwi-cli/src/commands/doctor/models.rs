@@ -71,6 +71,12 @@ fn installed(store: &Store, settings: &Settings) -> Vec<Finding> {
     } else if let Err(error) = store.manifest(model) {
         findings.push(Finding::broken("model", error.to_string(), "correct --model"));
     }
+    findings.extend(
+        settings
+            .pipelines
+            .iter()
+            .map(|pipeline| Finding::ok("pipeline", format!("{}: {}", pipeline.name(), pipeline.place()))),
+    );
     findings
 }
 

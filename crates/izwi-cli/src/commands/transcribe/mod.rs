@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::ValueHint;
+use izwi_core::engine::known_speakers::KnownSpeaker;
 use izwi_core::engine::{EngineCoreConfig, EngineCoreRequest, TranscriptionOptions};
 use izwi_hub::Task;
 
@@ -18,7 +19,7 @@ use crate::progress::TranscriptionProgress;
 use crate::settings::Resolved;
 use crate::transcription::{self, Engines, Transcription};
 use crate::transcription_options::TranscriptionFlags;
-use crate::{engine, failure, logging, models, output};
+use crate::{engine, failure, logging, models, output, rttm};
 
 use recordings::Recording;
 use transcripts::{Destinations, Format, With};
@@ -40,11 +41,12 @@ pub(crate) struct Args {
     /// Format of the transcript
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// File to write, or with several recordings the folder for NAME.txt, NAME.srt, NAME.vtt or NAME.json; - is
+    /// File to write, or with several recordings the folder for NAME.txt, NAME.srt, NAME.vtt, NAME.json or NAME.rttm; - is
     /// standard output
     #[arg(long, short, value_name = "FILE|FOLDER", value_hint = ValueHint::AnyPath)]
     output: Option<PathBuf>,
-    /// Tell who says what, with the first installed model that has the task diarize: speakers are A, B and so on
+    /// Tell who says what, with the first installed model that has the task diarize: speakers are A, B and so on, or have the
+    /// names of saved ones (`izwi speakers`)
     #[arg(long)]
     speakers: bool,
     #[command(flatten)]
@@ -67,6 +69,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     if options.words() && args.speakers {
         return Err(failure::usage("--words has no effect with --speakers", "leave one out"));
     }
+    if args.format == Format::Rttm && !args.speakers {
+        return Err(failure::usage("rttm tells who speaks, and nothing else", "add --speakers"));
+    }
     let options = options.clone().checked();
     let options = options.map_err(|error| failure::usage(error.message, "see `izwi help transcribe`"))?;
     // Speakers are those of words.
@@ -80,7 +85,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     config.model = models::asr_model(&store, resolved)?;
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
+    let known = speakers.as_ref().map(|model| models::known_speakers(&store, model)).transpose()?;
     let job = Job {
+        known: known.unwrap_or_default(),
         format: args.format,
         options,
         has_words,
@@ -99,6 +106,8 @@ struct Job {
     has_words: bool,
     /// The model that tells speakers, if they are asked for.
     speakers: Option<EngineCoreConfig>,
+    /// Speakers whose names are known to it.
+    known: Vec<KnownSpeaker>,
     recordings: Vec<Recording>,
     destinations: Destinations,
     /// Largest file, in bytes.
@@ -112,7 +121,7 @@ impl Job {
             Some(config) => Some(engine::load(config.clone(), &mut interrupt).await?),
             None => None,
         };
-        let engines = Engines { text: &engine, speakers: speakers.as_ref() };
+        let engines = Engines { text: &engine, speakers: speakers.as_ref(), known: &self.known };
         let files = self.recordings.iter().map(|recording| recording.read(self.max_bytes)).collect();
         let progress = RefCell::new(TranscriptionProgress::new(self.recordings.len()));
         let (mut has_failed, mut audio_s) = (false, 0.0);
@@ -148,7 +157,10 @@ impl Job {
 
     fn deliver(&self, index: usize, done: &Transcription) -> Result<()> {
         let with = With { words: self.has_words, speakers: self.speakers.is_some() };
-        let text = self.format.render(done, self.options.translate, with)?;
+        let text = match self.format {
+            Format::Rttm => rttm::render(&self.recordings[index].stem().to_string_lossy(), &done.turns),
+            format => format.render(done, self.options.translate, with)?,
+        };
         let name = self.recordings[index].name();
         self.destinations.write(index, &name, &text)?;
         self.report(index, done);

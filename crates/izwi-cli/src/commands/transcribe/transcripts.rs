@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use izwi_core::engine::speakers::speaker_name;
+use izwi_core::engine::speakers::label;
 use izwi_core::engine::{Segment, Transcript};
 use izwi_server::{AsrTask, FinishedTranscript, JsonExtras, TranscriptFormat};
 
@@ -26,6 +26,8 @@ pub(super) enum Format {
     Vtt,
     /// The verbose JSON object of the OpenAI API, on one line
     Json,
+    /// Rich Transcription Time Marked: who speaks when, with --speakers
+    Rttm,
 }
 
 /// What a transcript has besides its text.
@@ -43,13 +45,14 @@ impl Format {
             Self::Srt => "srt",
             Self::Vtt => "vtt",
             Self::Json => "json",
+            Self::Rttm => "rttm",
         }
     }
 
     fn extension(self) -> &'static str {
         match self {
             Self::Text => "txt",
-            Self::Srt | Self::Vtt | Self::Json => self.label(),
+            Self::Srt | Self::Vtt | Self::Json | Self::Rttm => self.label(),
         }
     }
 
@@ -61,7 +64,7 @@ impl Format {
         let named = with.speakers.then(|| with_names(&done.transcript));
         let transcript = named.as_ref().filter(|_| self != Self::Json).unwrap_or(&done.transcript);
         let (format, end) = match self {
-            Self::Text => (TranscriptFormat::Text, "\n"),
+            Self::Text | Self::Rttm => (TranscriptFormat::Text, "\n"),
             Self::Srt => (TranscriptFormat::Srt, ""),
             Self::Vtt => (TranscriptFormat::Vtt, ""),
             Self::Json if with.speakers => (TranscriptFormat::DiarizedJson, "\n"),
@@ -83,9 +86,8 @@ impl Format {
 fn with_names(transcript: &Transcript) -> Transcript {
     let mut before = None;
     let named = transcript.segments.iter().map(|segment| {
-        let text = match segment.speaker {
-            Some(speaker) if before != Some(speaker) => {
-                let name = speaker_name(speaker);
+        let text = match label(segment) {
+            Some(name) if before != segment.speaker => {
                 format!("{}{name}: {}", if before.is_some() { "\n" } else { "" }, segment.text.trim_start())
             }
             _ => segment.text.clone(),
@@ -230,7 +232,7 @@ mod tests {
             time_to_first_output: None,
             time_to_first_audio: None,
         };
-        Transcription { transcript, stats }
+        Transcription { transcript, turns: Vec::new(), stats }
     }
 
     #[test]

@@ -121,6 +121,7 @@ impl NativeExecutor {
             decodes: usize::from(work.generates),
             prefill_tokens: if work.is_prompt { work.tokens } else { 0 },
             encoder_tokens: work.encoder_tokens,
+            ..StepShape::default()
         }))
     }
 

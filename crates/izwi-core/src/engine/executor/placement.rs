@@ -7,7 +7,7 @@ use izwi_nn::device;
 use izwi_types::DeviceChoice;
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate};
 
-use super::{ModelExecutor, build_native};
+use super::{ModelExecutor, build_beside};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 
@@ -41,13 +41,16 @@ fn free_bytes(choice: DeviceChoice) -> Option<u64> {
     }
 }
 
-/// Loads the configured model on each of the configured devices that has room for it.
+/// Loads the configured model on each of the configured devices that has room for it. `plays`: as of [`build_beside`].
 ///
 /// # Errors
 /// The model loads on none of them.
-pub(in crate::engine) fn place(config: &EngineCoreConfig) -> Result<Vec<Box<dyn ModelExecutor>>> {
+pub(in crate::engine) fn place(
+    config: &EngineCoreConfig,
+    plays: &dyn Fn() -> bool,
+) -> Result<Vec<Box<dyn ModelExecutor>>> {
     place_with(&config.devices, free_bytes, |device| {
-        build_native(&EngineCoreConfig { device, devices: Vec::new(), ..config.clone() })
+        build_beside(&EngineCoreConfig { device, devices: Vec::new(), ..config.clone() }, plays)
     })
 }
 

@@ -58,6 +58,8 @@ pub struct SimulatedModel {
     pub transcribes: bool,
     /// Whether it tells speakers in place of words, two in turn, if it transcribes.
     pub diarizes: bool,
+    /// It is a turn model, if it transcribes: turns of so many seconds and more are complete.
+    pub min_turn_s: Option<usize>,
     /// What an ASR model says of each second in turn, in place of one word; it then writes no figures.
     pub says: &'static [&'static str],
     /// Whether it supports voice cloning and style prompts; its output then depends on all options of a request.
@@ -110,6 +112,7 @@ impl Default for SimulatedModel {
             autoregressive: true,
             transcribes: false,
             diarizes: false,
+            min_turn_s: None,
             says: &[],
             clones_voices: false,
             times_words: false,
@@ -275,8 +278,8 @@ impl SimulatedExecutor {
     /// An executor for the given engine settings.
     pub fn new(config: &EngineCoreConfig, model: SimulatedModel) -> Self {
         let tasks = match (model.transcribes, model.chats) {
-            (true, _) if model.diarizes => vec![Task::Diarize],
-            (true, _) => vec![Task::Asr],
+            (true, _) if model.min_turn_s.is_some() => vec![Task::Turn],
+            (true, _) => vec![if model.diarizes { Task::Diarize } else { Task::Asr }],
             (false, true) => vec![Task::Tts, Task::Chat],
             (false, false) => vec![Task::Tts],
         };
@@ -300,6 +303,8 @@ impl SimulatedExecutor {
             live_windows: model.transcribes,
             times_words: model.times_words && !model.autoregressive,
             aligns_text: model.transcribes,
+            calls_tools: false,
+            reads_transcripts: false,
             sampling: GenerationParams::default().sampling(),
             weight_bytes: 0,
             state_bytes: model.state_bytes,
@@ -327,12 +332,8 @@ impl SimulatedExecutor {
         let mut work = StepWork::default();
         if plan.schedule.batch_size() == 0 {
             // A step of the warm-up.
-            let StepShape { decodes, prefill_tokens, encoder_tokens } = shape;
-            return StepWork {
-                generating: decodes,
-                prompt_tokens: prefill_tokens,
-                encoder_rows: encoder_tokens,
-            };
+            let (generating, prompt_tokens) = (shape.decodes, shape.prefill_tokens);
+            return StepWork { generating, prompt_tokens, encoder_rows: shape.encoder_tokens };
         }
         for item in plan.schedule.items() {
             let running = self.sequences.get(&item.sequence);
@@ -462,10 +463,9 @@ impl SimulatedExecutor {
     /// Ends a pass after tokens with hash `state`.
     fn end_pass(&self, running: &mut Running, state: u64, output: &mut StepOutput) {
         if self.model.transcribes {
-            let segment = match self.model.diarizes {
-                true => turn(running.pass),
-                false => segment(running.pass, self.model.says),
-            };
+            let pass = running.pass;
+            let mut segment = if self.model.diarizes { turn(pass) } else { segment(pass, self.model.says) };
+            segment.end_of_turn = self.model.min_turn_s.map(|seconds| f32::from(running.passes >= seconds));
             output.text.clone_from(&segment.text);
             output.segments.push(segment);
             output.language = Some("en".to_owned());
@@ -507,7 +507,8 @@ impl ModelExecutor for SimulatedExecutor {
         Ok(warm_up.map(|_| match (self.steps, self.model.autoregressive) {
             // The engine does not learn from the first step.
             (0 | 1, true) => {
-                StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: self.model.encoder_rows }
+                let encoder_tokens = self.model.encoder_rows;
+                StepShape { prefill_tokens: 100, encoder_tokens, ..StepShape::decode(1) }
             }
             (_, true) => StepShape::decode(1),
             (_, false) => StepShape { prefill_tokens: 40, ..StepShape::default() },

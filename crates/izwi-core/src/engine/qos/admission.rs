@@ -272,12 +272,13 @@ impl Situation<'_> {
 
     /// Seconds of a step of `streams` streams. Of steps much larger than those observed no gain is expected.
     fn batch_s(&self, streams: usize) -> f64 {
-        let StepShape { decodes, prefill_tokens, encoder_tokens } = self.rate.step;
+        let StepShape { decodes, prefill_tokens, encoder_tokens, .. } = self.rate.step;
         let seconds = |streams: usize| {
             self.costs.seconds(StepShape {
                 decodes: decodes * streams,
                 prefill_tokens: prefill_tokens * streams,
                 encoder_tokens: encoder_tokens * streams,
+                ..StepShape::default()
             })
         };
         let known = self.costs.most_decodes();
@@ -293,7 +294,7 @@ impl Situation<'_> {
     }
 
     /// Share of the device that streams of other engines use.
-    fn others_share(&self) -> f64 {
+    pub(super) fn others_share(&self) -> f64 {
         self.others.iter().map(|other| other.utilisation).sum()
     }
 
@@ -311,7 +312,7 @@ impl Situation<'_> {
     }
 
     /// Seconds until the candidate may start: all that wait on the device start in their order, each when enough have ended.
-    fn start_s(&self, candidate: &Candidate) -> f64 {
+    pub(super) fn start_s(&self, candidate: &Candidate) -> f64 {
         let own =
             self.streams.iter().map(|stream| Running { ends_s: self.ends_s(stream), utilisation: None });
         let other =
@@ -590,7 +591,7 @@ mod tests {
             let shape = StepShape {
                 decodes: 1 + step % 8,
                 prefill_tokens: if step % 3 == 0 { step % 90 } else { 0 },
-                encoder_tokens: 0,
+                ..StepShape::default()
             };
             let time = fixed + each * shape.decodes as f64 + 0.001 * shape.prefill_tokens as f64;
             costs.observe(shape, Duration::from_secs_f64(time));

@@ -246,7 +246,7 @@ mod tests {
             let shape = StepShape {
                 decodes: 1 + step % 8,
                 prefill_tokens: if step % 2 == 0 { step % 90 } else { 0 },
-                encoder_tokens: 0,
+                ..StepShape::default()
             };
             let ms = 20 + 10 * shape.decodes + shape.prefill_tokens;
             costs.observe(shape, Duration::from_millis(ms as u64));

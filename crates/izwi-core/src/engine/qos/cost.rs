@@ -4,10 +4,14 @@
 
 use std::time::Duration;
 
-/// Coefficients: a step, a generating sequence, a prompt token, an encoder token.
-const FEATURES: usize = 4;
+/// Coefficients: a step, a generating sequence, a prompt token, an encoder token, a token of context of a generating sequence.
+const FEATURES: usize = 5;
 /// Prompt or encoder tokens that are taken to cost as much as a generating sequence until it is known better.
 const TOKENS_PER_DECODE: f64 = 50.0;
+/// Tokens of context that are taken to cost as much as a generating sequence until it is known better.
+const CONTEXT_PER_DECODE: f64 = 5_000.0;
+/// Weight of a new observation in the context of a generating sequence.
+const CONTEXT_WEIGHT: f64 = 0.02;
 /// Weight of an observation relative to the next one.
 const FORGETTING: f64 = 0.996;
 /// Least weight of a new observation in the correction of a batch size.
@@ -22,6 +26,12 @@ const FEW: usize = 32;
 /// Observations of all its kinds of work after which one that differs by more than [`OUTLIER`] is cut.
 const SETTLED: u64 = 8;
 const OUTLIER: f64 = 4.0;
+/// Weight of a new observation in the speed of the machine, and the range of those that count: a pause is no slow machine.
+const SPEED_WEIGHT: f64 = 0.1;
+const SPEEDS: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+/// Standard deviations, and the least difference, by which the speed must differ to count.
+const SPEED_DEVIATIONS: f64 = 4.0;
+const SPEED_DIFFERENCE: f64 = 0.08;
 /// Steps after which a batch size that did not come again is no longer known.
 const PERIOD: u64 = 8_192;
 
@@ -34,12 +44,17 @@ pub struct StepShape {
     pub prefill_tokens: usize,
     /// Tokens of encoders.
     pub encoder_tokens: usize,
+    /// Tokens of context that generating sequences attend to, and the number of those sequences; the context of others is taken
+    /// to be as long as it is on average.
+    pub context_tokens: usize,
+    /// As above.
+    pub contexts: usize,
 }
 
 impl StepShape {
     /// A step in which `decodes` sequences generate.
     pub const fn decode(decodes: usize) -> Self {
-        Self { decodes, prefill_tokens: 0, encoder_tokens: 0 }
+        Self { decodes, prefill_tokens: 0, encoder_tokens: 0, context_tokens: 0, contexts: 0 }
     }
 
     /// Both together.
@@ -49,11 +64,16 @@ impl StepShape {
             decodes: self.decodes + other.decodes,
             prefill_tokens: self.prefill_tokens + other.prefill_tokens,
             encoder_tokens: self.encoder_tokens + other.encoder_tokens,
+            context_tokens: self.context_tokens + other.context_tokens,
+            contexts: self.contexts + other.contexts,
         }
     }
 
-    fn features(self) -> [f64; FEATURES] {
-        [1.0, self.decodes as f64, self.prefill_tokens as f64, self.encoder_tokens as f64]
+    /// With `typical` tokens of context for a sequence whose context is not told.
+    fn features(self, typical: f64) -> [f64; FEATURES] {
+        let untold = self.decodes.saturating_sub(self.contexts) as f64;
+        let context = self.context_tokens as f64 + untold * typical;
+        [1.0, self.decodes as f64, self.prefill_tokens as f64, self.encoder_tokens as f64, context]
     }
 
     fn is_decode(self) -> bool {
@@ -71,8 +91,14 @@ pub struct CostModel {
     moments: [f64; FEATURES],
     /// Information that the current coefficients count as, so that a feature without observations keeps its own.
     prior: [f64; FEATURES],
+    /// Tokens of context of a generating sequence, on average.
+    context: f64,
     corrections: [Correction; SIZES],
     residuals: Vec<f32>,
+    /// Measured over learned time of the last steps, and the factor that it makes of all times: the machine may be slower than when
+    /// they were learned.
+    recent: f64,
+    slowness: f64,
     /// The longest time of a step over its predicted time that is counted on.
     safety: f64,
     observations: u64,
@@ -125,8 +151,11 @@ impl Default for CostModel {
             information: [[0.0; FEATURES]; FEATURES],
             moments: [0.0; FEATURES],
             prior: [0.0; FEATURES],
+            context: 0.0,
             corrections: [Correction { ratio: 1.0, observations: 0 }; SIZES],
             residuals: Vec::new(),
+            recent: 1.0,
+            slowness: 1.0,
             safety: 1.05 * UNKNOWN_MARGIN,
             observations: 0,
             observed: [0; FEATURES],
@@ -149,11 +178,18 @@ impl CostModel {
 
     /// Predicted seconds of a step; 0 before the first observation.
     pub fn seconds(&self, shape: StepShape) -> f64 {
-        let [step, decode, prefill, encoder] = self.coefficients;
-        let decoding = step + decode * shape.decodes as f64;
-        decoding * self.correction(shape.decodes)
-            + prefill * shape.prefill_tokens as f64
-            + encoder * shape.encoder_tokens as f64
+        self.slowness * self.learned_seconds(shape)
+    }
+
+    fn learned_seconds(&self, shape: StepShape) -> f64 {
+        let [step, decode, prefill, encoder, position] = self.parts(shape);
+        (step + decode + position) * self.correction(shape.decodes) + prefill + encoder
+    }
+
+    /// Learned seconds of each kind of its work.
+    fn parts(&self, shape: StepShape) -> [f64; FEATURES] {
+        let features = shape.features(self.context);
+        std::array::from_fn(|kind| self.coefficients[kind] * features[kind])
     }
 
     /// Predicted duration of a step; zero before the first observation.
@@ -172,7 +208,8 @@ impl CostModel {
         let mut measured = duration.as_secs_f64().max(1e-9);
         let predicted = self.seconds(shape);
         if self.observations == 0 {
-            let weights = [1.0, 1.0, 1.0 / TOKENS_PER_DECODE, 1.0 / TOKENS_PER_DECODE];
+            let token = 1.0 / TOKENS_PER_DECODE;
+            let weights = [1.0, 1.0, token, token, 1.0 / CONTEXT_PER_DECODE];
             self.prior = weights.map(|weight| (10.0 * measured * weight).powi(-2));
             for (row, prior) in self.prior.iter().enumerate() {
                 self.information[row][row] = *prior;
@@ -180,14 +217,29 @@ impl CostModel {
         } else if predicted > 0.0 && self.is_settled(shape) {
             measured = measured.clamp(predicted / OUTLIER, predicted * OUTLIER);
             self.keep_residual((measured / predicted) as f32);
+            self.follow(measured / self.learned_seconds(shape));
         }
-        for (count, feature) in self.observed.iter_mut().zip(shape.features()) {
+        if shape.contexts > 0 {
+            let context = shape.context_tokens as f64 / shape.contexts as f64;
+            let weight = if self.context > 0.0 { CONTEXT_WEIGHT } else { 1.0 };
+            self.context += weight * (context - self.context);
+        }
+        let features = shape.features(self.context);
+        for (count, feature) in self.observed.iter_mut().zip(features) {
             *count += u64::from(feature > 0.0);
         }
         self.largest.observe(shape.decodes);
-        self.fit(shape.features(), measured);
+        self.fit(features, measured);
         self.correct(shape, measured);
         self.observations += 1;
+    }
+
+    /// Follows a machine that becomes slower within a few steps. The coefficients learn its speed in hundreds, also a higher one.
+    fn follow(&mut self, ratio: f64) {
+        self.recent += SPEED_WEIGHT * (ratio.clamp(*SPEEDS.start(), *SPEEDS.end()) - self.recent);
+        let noise = self.deviation() * (SPEED_WEIGHT / (2.0 - SPEED_WEIGHT)).sqrt();
+        let is_slower = self.recent - 1.0 > SPEED_DIFFERENCE.max(SPEED_DEVIATIONS * noise);
+        self.slowness = if is_slower { self.recent } else { 1.0 };
     }
 
     /// Standard deviation of measured over predicted time around 1.
@@ -198,7 +250,8 @@ impl CostModel {
 
     /// Whether all kinds of its work were observed often.
     fn is_settled(&self, shape: StepShape) -> bool {
-        self.observed.iter().zip(shape.features()).all(|(count, feature)| feature == 0.0 || *count >= SETTLED)
+        let features = shape.features(self.context);
+        self.observed.iter().zip(features).all(|(count, feature)| feature == 0.0 || *count >= SETTLED)
     }
 
     fn keep_residual(&mut self, ratio: f32) {
@@ -224,12 +277,11 @@ impl CostModel {
             self.information[row][row] += kept;
             self.moments[row] = FORGETTING * self.moments[row] + kept * self.coefficients[row] + x[row];
         }
-        self.coefficients = solve(&self.information, &self.moments).map(|seconds| seconds.max(0.0));
+        self.coefficients = solve_positive(&self.information, &self.moments);
     }
 
     fn correct(&mut self, shape: StepShape, measured: f64) {
-        let [step, decode, ..] = self.coefficients;
-        let linear = step + decode * shape.decodes as f64;
+        let linear: f64 = self.parts(shape).iter().sum();
         if shape.is_decode() && linear > 0.0 {
             let correction = &mut self.corrections[size_class(shape.decodes)];
             correction.observations += 1;
@@ -259,6 +311,21 @@ pub fn safety(costs: &CostModel) -> f64 {
 
 fn size_class(decodes: usize) -> usize {
     ((2.0 * (decodes.max(1) as f64).log2()).round() as usize).min(SIZES - 1)
+}
+
+/// As [`solve`], without negative values: what would be negative is 0, and the rest is solved without it.
+fn solve_positive(matrix: &[[f64; FEATURES]; FEATURES], right: &[f64; FEATURES]) -> [f64; FEATURES] {
+    let (mut matrix, mut right) = (*matrix, *right);
+    for _ in 0..FEATURES {
+        let x = solve(&matrix, &right);
+        let least = (0..FEATURES).min_by(|a, b| x[*a].total_cmp(&x[*b])).unwrap_or(0);
+        if x[least] >= 0.0 {
+            return x;
+        }
+        (0..FEATURES).for_each(|other| (matrix[least][other], matrix[other][least]) = (0.0, 0.0));
+        (matrix[least][least], right[least]) = (1.0, 0.0);
+    }
+    [0.0; FEATURES]
 }
 
 /// Solves `matrix` x = `right` for a symmetric positive matrix, by its Cholesky factor.
@@ -318,6 +385,7 @@ mod tests {
                 decodes: 1 + noise.below(8),
                 prefill_tokens: if noise.below(5) == 0 { 1 + noise.below(120) } else { 0 },
                 encoder_tokens: if noise.below(20) == 0 { 1_500 } else { 0 },
+                ..StepShape::default()
             };
             model.observe(shape, Duration::from_secs_f64(truth(shape) * noise.factor()));
         }
@@ -329,6 +397,7 @@ mod tests {
                 decodes,
                 prefill_tokens,
                 encoder_tokens,
+                ..StepShape::default()
             })
         });
         shapes.map(|shape| (model.seconds(shape) / truth(shape) - 1.0).abs()).fold(0.0, f64::max)
@@ -373,6 +442,49 @@ mod tests {
     }
 
     #[test]
+    fn sequences_with_a_long_context_are_known_to_take_longer() {
+        let shape = |decodes: usize, context: usize| StepShape {
+            context_tokens: decodes * context,
+            contexts: decodes,
+            ..StepShape::decode(decodes)
+        };
+        let truth = |decodes: usize, context: usize| {
+            0.01 + 0.004 * decodes as f64 + 2e-6 * (decodes * context) as f64
+        };
+        let (mut model, mut noise) = (CostModel::default(), Noise(4));
+        for _ in 0..2_000 {
+            let (decodes, context) = (1 + noise.below(8), 100 + noise.below(3_900));
+            let time = truth(decodes, context) * noise.factor();
+            model.observe(shape(decodes, context), Duration::from_secs_f64(time));
+        }
+        for (decodes, context) in [(1, 200), (1, 4_000), (8, 200), (8, 4_000)] {
+            let error = model.seconds(shape(decodes, context)) / truth(decodes, context) - 1.0;
+            assert!(error.abs() < 0.1, "{decodes} of {context}: {error}");
+        }
+        // Those of which nothing is told have as many as most.
+        let error = model.seconds(StepShape::decode(4)) / truth(4, 2_050) - 1.0;
+        assert!(error.abs() < 0.1, "{error}");
+        assert!(model.deviation() < 0.19, "{}", model.deviation());
+    }
+
+    #[test]
+    fn a_slower_machine_is_followed_within_steps_and_one_pause_is_none() {
+        for speed in [1.35, 1.6] {
+            let (mut model, mut noise) = (CostModel::default(), Noise(7));
+            learn(&mut model, &mut noise, 1_000, linear);
+            learn(&mut model, &mut noise, 20, |shape| speed * linear(shape));
+            let error = worst_error(&model, |shape| speed * linear(shape));
+            assert!(error < 0.2, "{speed}: {error}");
+            learn(&mut model, &mut noise, 2_000, |shape| speed * linear(shape));
+            assert_eq!(model.slowness, 1.0, "the coefficients have learned it");
+        }
+        let (mut model, mut noise) = (CostModel::default(), Noise(8));
+        learn(&mut model, &mut noise, 1_000, linear);
+        model.observe(StepShape::decode(2), Duration::from_secs(1));
+        assert_eq!(model.slowness, 1.0);
+    }
+
+    #[test]
     fn the_first_step_gives_a_cautious_guess_of_larger_ones() {
         let mut model = CostModel::default();
         assert!(!model.is_known());
@@ -388,7 +500,8 @@ mod tests {
         for _ in 0..100 {
             model.observe(StepShape::decode(1), Duration::from_millis(4));
         }
-        let encoder = StepShape { decodes: 1, prefill_tokens: 9, encoder_tokens: 1_500 };
+        let encoder =
+            StepShape { decodes: 1, prefill_tokens: 9, encoder_tokens: 1_500, ..StepShape::default() };
         model.observe(encoder, Duration::from_millis(200));
         let learned = model.seconds(encoder);
         assert!((0.15..0.25).contains(&learned), "{learned}");
@@ -421,7 +534,7 @@ mod tests {
             model.observe(shape, Duration::from_secs_f64(linear(shape) * noise.factor()));
         }
         model.observe(StepShape::decode(2), Duration::from_secs(600));
-        let prompt = StepShape { decodes: 1, prefill_tokens: 100, encoder_tokens: 0 };
+        let prompt = StepShape { decodes: 1, prefill_tokens: 100, ..StepShape::default() };
         let error = model.seconds(prompt) / linear(prompt) - 1.0;
         assert!(error.abs() < 0.5, "{error}");
         assert!(model.coefficients.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0));

@@ -38,6 +38,9 @@ pub(super) struct Stream {
     is_paused: bool,
     /// Whether nothing is expected of its reader.
     pub(super) is_forgotten: bool,
+    /// Since when it is to pause at the end of a phrase, and whether it has paused.
+    pub(super) to_pause: Option<Instant>,
+    pub(super) has_paused: bool,
 }
 
 impl Stream {
@@ -52,7 +55,7 @@ impl Stream {
 pub(in crate::engine) struct LiveStreams {
     pub(super) config: Arc<EngineCoreConfig>,
     pub(super) device: Arc<Member>,
-    metrics: MetricsCollector,
+    pub(super) metrics: MetricsCollector,
     /// Begin of the engine's clock.
     epoch: Instant,
     /// Samples of its audio per second.
@@ -117,7 +120,15 @@ impl LiveStreams {
         let head_start = (head_start_s * f64::from(self.sample_rate)) as u64;
         let held_back = if head_start_s > 0.0 { candidate.chunks.first() as u64 + head_start } else { 0 };
         sequences.set_forecast(sequence, prediction, held_back);
-        let stream = Stream { text_chars, candidate, paused_at: None, is_paused: false, is_forgotten: false };
+        let stream = Stream {
+            text_chars,
+            candidate,
+            paused_at: None,
+            is_paused: false,
+            is_forgotten: false,
+            to_pause: None,
+            has_paused: false,
+        };
         self.streams.insert(sequence, stream);
         if waits {
             self.hold(sequence, scheduler);
@@ -149,6 +160,7 @@ impl LiveStreams {
             self.held.pop_front();
             scheduler.set_deferred(sequence, false);
             scheduler.starts_from(sequence, self.engine_us(Instant::now()));
+            self.go_on(sequence, scheduler, sequences);
             self.resume_playback(sequence, scheduler, sequences);
             self.publish_load(false, scheduler, sequences);
         }
@@ -219,7 +231,7 @@ impl LiveStreams {
     }
 
     /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
-    fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
+    pub(super) fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
         let steps = |samples: u64| {
             let seconds = audio_duration(samples, self.sample_rate).as_secs_f64();
             self.rate.steps(seconds).max(1.0) as u32
@@ -373,17 +385,25 @@ impl Qos for LiveStreams {
                 }
             }
             Event::Output(sequence) => self.forecast_again(sequence, sequences),
-            Event::Played(sequence) => self.set_playback(sequence, scheduler, sequences),
+            Event::Played(sequence) => {
+                self.set_playback(sequence, scheduler, sequences);
+                self.pause_if_asked(sequence, scheduler, sequences);
+            }
             Event::Paused(sequence) => self.set_paused(sequence, true, scheduler),
             Event::CatchesUp(sequence) => self.bring_forward(sequence, scheduler, sequences),
             Event::CaughtUp(sequence) => {
                 self.set_paused(sequence, false, scheduler);
                 self.resume_playback(sequence, scheduler, sequences);
             }
+            Event::PauseDue => self.pause_silent(scheduler, sequences),
             Event::Freed => self.start_held(scheduler, sequences),
             Event::Settled { is_idle } => self.publish_load(is_idle, scheduler, sequences),
             Event::Ended => self.device.set_load(EngineLoad::default(), true),
         }
+    }
+
+    fn next_pause(&self, sequences: &Sequences) -> Option<Instant> {
+        self.pauses_at(sequences).map(|(_, at)| at).min()
     }
 
     fn outlook(&self, scheduler: &Scheduler, sequences: &Sequences) -> Outlook {
@@ -404,9 +424,9 @@ fn setup(work: &Workload) -> StepShape {
         Workload::Chunks { chunk, .. } => StepShape { prefill_tokens: *chunk, ..StepShape::default() },
         Workload::Encoder(units) => StepShape { encoder_tokens: units.iter().sum(), ..StepShape::default() },
         Workload::Autoregressive { prompt_tokens, encoders, .. } => StepShape {
-            decodes: 0,
             prefill_tokens: *prompt_tokens,
             encoder_tokens: encoders.iter().map(|encoder| encoder.tokens).sum(),
+            ..StepShape::default()
         },
     }
 }

@@ -56,6 +56,8 @@ pub(in crate::engine) struct PlaybackClock {
     acknowledged: VecDeque<Instant>,
     /// The silence that the client has told.
     silence: Duration,
+    /// Pauses that the client was told.
+    told: Duration,
 }
 
 impl PlaybackClock {
@@ -105,6 +107,14 @@ impl PlaybackClock {
         self.advance(gap.unwrap_or_default());
     }
 
+    /// The first chunk after a pause that the client was told leaves `now`. Returns the silence that it ends.
+    pub(in crate::engine) fn pause(&mut self, now: Instant) -> Duration {
+        let gap = self.end.map(|end| now.saturating_duration_since(end)).unwrap_or_default();
+        self.advance(gap);
+        self.told += gap;
+        gap
+    }
+
     /// A reader that had stopped, and has played what it took, plays on `now` with `length` of audio that waited for it.
     /// Returns the gap that it made.
     pub(in crate::engine) fn resume(&mut self, length: Duration, now: Instant) -> Option<Underrun> {
@@ -121,6 +131,7 @@ impl PlaybackClock {
     /// tells, or else the one that they show from the second one on: the first tells how late the client began.
     pub(in crate::engine) fn acknowledge(&mut self, report: PlaybackReport, at: Instant) -> Option<Underrun> {
         let PlaybackReport { played, silence } = report;
+        let silence = silence.map(|silence| silence.saturating_sub(self.told));
         let before = self.end?;
         let is_first = self.acknowledged.is_empty();
         if self.acknowledged.len() == ACKNOWLEDGEMENTS {

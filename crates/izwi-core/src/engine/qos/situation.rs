@@ -14,6 +14,7 @@ use super::admission::{
 use super::arbiter::{EngineLoad, HeldLoad, StreamLoad};
 use super::cost::StepShape;
 use super::live::{LiveStreams, Stream};
+use super::pausing::excess;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequences::Sequences;
 use crate::engine::types::{SequenceId, audio_duration};
@@ -27,7 +28,7 @@ impl LiveStreams {
         for (id, stream) in &mut self.streams {
             stream.is_forgotten |= stream.is_stalled(now, sequences.playback_end(*id));
         }
-        let load = self.with_situation(sequences, |situation| {
+        let (load, excess) = self.with_situation(sequences, |situation| {
             let utilisation = situation.utilisation();
             let load = |stream| StreamLoad {
                 utilisation,
@@ -40,15 +41,17 @@ impl LiveStreams {
             };
             // Those that the device does not hold up do not hold it up.
             let held_places = situation.max_streams.saturating_sub(situation.streams.len());
-            EngineLoad {
+            let load = EngineLoad {
                 held: situation.held.iter().take(held_places).map(held).collect(),
                 streams: situation.streams.iter().map(load).collect(),
                 step_s: situation.running_step_s(),
                 variance: situation.running_variance(),
                 behind: Duration::from_secs_f64(situation.behind_s().clamp(0.0, 1e6)),
                 ..EngineLoad::default()
-            }
+            };
+            (load, excess(situation))
         });
+        self.ask_to_pause(excess, sequences);
         let (has_bulk, bulk_piece) = (scheduler.has_bulk(), scheduler.bulk_piece());
         self.device.set_load(EngineLoad { due, has_bulk, bulk_piece, ..load }, is_idle);
     }
@@ -144,7 +147,7 @@ impl LiveStreams {
         let most_left_s =
             self.lengths.most_left_s(stream.text_chars, done).min(stream.candidate.most_s.max(0.1));
         let Some(end) = sequences.playback_end(id) else {
-            let setup = stream.candidate.prompt;
+            let setup = if stream.has_paused { StepShape::default() } else { stream.candidate.prompt };
             return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
         };
         let played_s = end.saturating_duration_since(now).as_secs_f64();

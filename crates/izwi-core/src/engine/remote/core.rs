@@ -44,6 +44,8 @@ struct Open {
     /// Whether its client is slow; then `held` is not polled.
     is_paused: bool,
     held: Option<RemoteOutput>,
+    /// Why it ends.
+    reason: FinishReason,
 }
 
 /// The loop; runs as one task.
@@ -203,7 +205,14 @@ impl RemoteCore {
         self.sequences.planned(sequence, &self.metrics);
         let start = self.model.start(input);
         let abort = self.await_arrival(start.map(move |result| (sequence, Arrival::Started(result))).boxed());
-        let open = Open { id, abort, submitted: Some(submitted), is_paused: false, held: None };
+        let open = Open {
+            id,
+            abort,
+            submitted: Some(submitted),
+            is_paused: false,
+            held: None,
+            reason: FinishReason::Stop,
+        };
         self.open.insert(sequence, open);
     }
 
@@ -245,12 +254,18 @@ impl RemoteCore {
                 self.sequences.discard(sequence);
                 let _ = submitted.map(|submitted| submitted.send(Err(EngineError::from(error).into())));
             }
-            Arrival::Part(None, _) => self.finish(sequence, FinishReason::Stop, None),
+            Arrival::Part(None, _) => {
+                let reason = open.reason;
+                self.finish(sequence, reason, None);
+            }
             Arrival::Part(Some(Err(error)), _) => {
                 tracing::error!(model = self.config.model, request = %open.id, %error, "a remote answer was cut");
                 self.finish(sequence, FinishReason::Error, Some(error.into()));
             }
             Arrival::Part(Some(Ok(part)), output) => {
+                if part.is_cut {
+                    open.reason = FinishReason::Length;
+                }
                 match self.sequences.push(sequence, *part, &self.metrics) {
                     Pushed::Open { .. } => self.await_part(sequence, output),
                     Pushed::Blocked => {

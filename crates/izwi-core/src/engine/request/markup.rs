@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 use izwi_types::excerpt;
 use regex::Regex;
 
+use crate::engine::executor::Markup;
+
 /// Marks that are reported for one text.
 const MAX_FOUND: usize = 8;
 /// A longer mark that is still open is text.
@@ -40,6 +42,15 @@ pub(super) fn strip(text: &str, keeps_places: bool) -> (String, Vec<String>) {
 /// The words of a text as they are spoken: without SSML and pauses in brackets.
 pub fn without_markup(text: &str) -> String {
     strip(text, false).0
+}
+
+/// Lines of a text as they are spoken: without the marks of Markdown and HTML, addresses in words.
+pub fn plain_text(text: &str) -> String {
+    static MARKS: LazyLock<Option<Markup>> = LazyLock::new(|| {
+        let compiled = Markup::new();
+        compiled.inspect_err(|error| tracing::error!(%error, "marks are not left out")).ok()
+    });
+    MARKS.as_ref().map_or_else(|| text.to_owned(), |marks| marks.strip(text))
 }
 
 /// Leaves markup out of a text that arrives in pieces: a mark may be cut anywhere.

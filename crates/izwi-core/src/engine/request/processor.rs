@@ -128,13 +128,14 @@ impl RequestProcessor {
         let chunk_samples = request.chunk_samples.unwrap_or(self.config.streaming_chunk_size);
         let chunk_lengths = ChunkLengths::new(chunk_samples, request.first_chunk_samples);
         let (id, task, priority) = (request.id.clone(), request.task_type, request.priority);
-        let is_heard = request.window.is_some() || request.audio_stream.is_some();
+        let is_window = request.window.is_some() || request.task_type == Task::Turn;
+        let is_heard = is_window || request.audio_stream.is_some();
         let live = request.live && (!task.listens() || is_heard);
         let text_chars =
             request.text.as_deref().filter(|_| task == Task::Tts).map(|text| text.chars().count());
         let input = match task {
             Task::Tts => self.speak_input(request, &params, chunk_samples, intake)?,
-            Task::Asr | Task::Diarize => self.listen_input(request, &params, intake)?,
+            Task::Asr | Task::Diarize | Task::Turn => self.listen_input(request, &params, intake)?,
             Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
         let recorded = self.recorded(&input);
@@ -249,7 +250,7 @@ impl RequestProcessor {
         chunk_samples: usize,
         intake: &mut AudioIntake,
     ) -> Result<Input> {
-        let ChatOptions { mut conversation, text_temperature } = request.chat;
+        let ChatOptions { mut conversation, text_temperature, tools, tool_choice, text_only } = request.chat;
         let mut messages = Vec::new();
         if let Some(audio) = request.audio_input.filter(|audio| !audio.is_empty()) {
             messages.push(Message::Recording(self.decode_message(audio, intake)?));
@@ -270,6 +271,9 @@ impl RequestProcessor {
             text_sampling: text_temperature.map(|temperature| SamplingParams { temperature, ..greedy }),
             seed: params.seed.unwrap_or_default(),
             max_tokens: params.max_tokens,
+            tools,
+            tool_choice,
+            text_only,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
         }))
@@ -452,6 +456,10 @@ impl RequestProcessor {
             let message = format!("the conversation has more than {limit} turns; forget the oldest");
             return Err(EngineError::invalid("conversation", message));
         }
+        if !chat.tools.is_empty() && !self.profile.info.calls_tools {
+            let message = format!("model '{}' calls no tools; leave them out", self.profile.model);
+            return Err(EngineError::invalid("tools", message));
+        }
         match chat.text_temperature {
             Some(value) if !(TEMPERATURE.0..=TEMPERATURE.1).contains(&value) => {
                 let (low, high) = TEMPERATURE;
@@ -505,7 +513,7 @@ fn reference_samples(input: &SpeakInput) -> usize {
 fn recorded_samples(turn: &Turn) -> usize {
     let samples = |message: &Message| match message {
         Message::Recording(samples) => samples.len(),
-        Message::Text(_) => 0,
+        Message::Text(_) | Message::Result { .. } => 0,
     };
     match turn {
         Turn::User(messages) => messages.iter().map(samples).sum(),

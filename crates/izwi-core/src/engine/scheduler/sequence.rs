@@ -243,11 +243,16 @@ impl Sequence {
             (Progress::Units { .. } | Progress::Chunks { .. }, _) => {
                 StepShape { prefill_tokens: tokens, ..StepShape::default() }
             }
-            (Progress::Autoregressive { known, .. }, _) => StepShape {
-                decodes: if start + tokens >= known { self.branches } else { 0 },
-                prefill_tokens: if is_prefill { tokens } else { 0 },
-                encoder_tokens: if begins { self.encoder_tokens(start) } else { 0 },
-            },
+            (Progress::Autoregressive { known, .. }, _) => {
+                let decodes = if start + tokens >= known { self.branches } else { 0 };
+                StepShape {
+                    decodes,
+                    context_tokens: decodes * (start + tokens),
+                    contexts: decodes,
+                    prefill_tokens: if is_prefill { tokens } else { 0 },
+                    encoder_tokens: if begins { self.encoder_tokens(start) } else { 0 },
+                }
+            }
         }
     }
 

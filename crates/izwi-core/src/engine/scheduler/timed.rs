@@ -33,6 +33,13 @@ impl Scheduler {
         }
     }
 
+    /// A live stream pauses and begins anew: it has no audio, as before its first.
+    pub(in crate::engine) fn end_playback(&mut self, id: SequenceId) {
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.playback = None;
+        }
+    }
+
     /// A live stream could not start before `at_us`: its first audio is not late before either.
     pub(in crate::engine) fn starts_from(&mut self, id: SequenceId, at_us: u64) {
         if let Some(expected) = self.sequences.get_mut(&id).and_then(|sequence| sequence.expected.as_mut()) {

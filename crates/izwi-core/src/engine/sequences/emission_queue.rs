@@ -19,7 +19,11 @@ impl EmissionQueue {
     /// Appends the emission of a step that decoded `samples` samples of this and earlier frames.
     pub(super) fn push(&mut self, emission: Option<Emission>, samples: usize) {
         if let Some(emission) = emission {
-            let complete_at = matches!(emission, Emission::Token(_)).then_some(self.decoded);
+            let complete_at = match emission {
+                Emission::Frame(_) => None,
+                Emission::Said(_) => Some(self.decoded + samples as u64),
+                Emission::Token(_) | Emission::Call(_) => Some(self.decoded),
+            };
             self.queue.push_back((emission, complete_at));
         }
         if samples == 0 {

@@ -94,7 +94,7 @@ impl Session {
             generated_tokens: self.generated_tokens,
             samples,
             audio_duration: match self.request.task {
-                Task::Asr | Task::Diarize => self.request.recorded,
+                Task::Asr | Task::Diarize | Task::Turn => self.request.recorded,
                 Task::Tts | Task::Chat => audio_duration(samples, sample_rate),
             },
             accepted_at: accepted,

@@ -18,6 +18,10 @@ use crate::engine::qos::playback::PlaybackClock;
 use crate::engine::request::RequestInfo;
 use crate::engine::types::{Prediction, RequestStats, StreamingOutput, audio_duration};
 
+/// So long, and less loud than this, is the silence between two phrases.
+const QUIET_MS: usize = 60;
+const QUIET: f32 = 0.01;
+
 pub(super) struct Session {
     pub(super) request: RequestInfo,
     pub(super) client: Client,
@@ -55,6 +59,10 @@ pub(super) struct Session {
     pub(super) first_audio_at: Option<Instant>,
     last_chunk_at: Option<Instant>,
     pub(super) playback: PlaybackClock,
+    /// Whether its client was told that it pauses, and has got no audio since.
+    pub(super) is_paused: bool,
+    /// Whether its last chunk ends in silence.
+    pub(super) ends_quietly: bool,
     pub(super) generated_tokens: usize,
     /// Outputs so far, and how many of them come again.
     outputs: usize,
@@ -102,6 +110,8 @@ impl Session {
             first_audio_at: None,
             last_chunk_at: None,
             playback: PlaybackClock::default(),
+            is_paused: false,
+            ends_quietly: false,
             generated_tokens: 0,
             outputs: 0,
             repeats: 0,
@@ -166,6 +176,8 @@ impl Session {
         }
         self.text.push_str(&output.text);
         self.pending_text.push_str(&output.text);
+        self.request.prompt_tokens = output.prompt_tokens.unwrap_or(self.request.prompt_tokens);
+        let has_call = matches!(output.emission, Some(Emission::Call(_)));
         self.emissions.push(output.emission, output.samples.len());
         if let Delivery::Stream(_) = self.client.delivery {
             self.pending_segments.extend(output.segments);
@@ -180,10 +192,9 @@ impl Session {
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
             }
             let is_revised = std::mem::replace(&mut self.partial, output.partial) != self.partial;
-            // Transcripts, turns of speakers and conversation text do not wait for audio.
-            if self.request.task != Task::Tts
-                && (is_revised || !self.pending_text.is_empty() || !self.pending_segments.is_empty())
-            {
+            // Transcripts, turns of speakers, and text and calls of a conversation do not wait for audio.
+            let has_text = !self.pending_text.is_empty() || !self.pending_segments.is_empty();
+            if self.request.task != Task::Tts && (is_revised || has_call || has_text) {
                 let chunk = self.chunker.mark();
                 let emissions = self.emissions.pop_complete(chunk.sample_offset);
                 self.enqueue(chunk, emissions, None, sample_rate, metrics);
@@ -205,9 +216,24 @@ impl Session {
         output.text = output.segments.iter().map(|segment| segment.text.as_str()).collect();
     }
 
-    /// Whether its first chunk waits for a head start.
+    /// Whether its first chunk, or the first one after a pause, waits for a head start.
     pub(super) fn holds_back(&self) -> bool {
-        self.first_audio_at.is_none() && !self.ended && self.samples() < self.head_start_samples
+        let begins = self.first_audio_at.is_none() || self.is_paused;
+        begins && !self.ended && self.samples() < self.head_start_samples
+    }
+
+    /// Whether it has audio that its client has not taken, or waits for input.
+    pub(super) fn waits(&self) -> bool {
+        !self.pending.is_empty() || self.waiting_since.is_some()
+    }
+
+    /// Makes a chunk that tells the client of a pause of about `length`.
+    pub(super) fn tell_pause(&mut self, length: Duration, sample_rate: u32, metrics: &MetricsCollector) {
+        let mark = self.chunker.mark();
+        self.enqueue(mark, Vec::new(), None, sample_rate, metrics);
+        if let Some((chunk, _)) = self.pending.back_mut() {
+            chunk.pauses = Some(length);
+        }
     }
 
     /// Samples generated so far.
@@ -247,6 +273,9 @@ impl Session {
             }
             let prebuffer = self.prediction.map_or(Duration::ZERO, |prediction| prediction.prebuffer);
             let length = audio_duration(samples as u64, sample_rate);
+            if std::mem::take(&mut self.is_paused) {
+                metrics.paused(self.playback.pause(now));
+            }
             if let Some(underrun) = self.playback.deliver(length, made_at, now, prebuffer) {
                 metrics.underrun(underrun);
             }
@@ -264,6 +293,10 @@ impl Session {
         let now = Instant::now();
         if let Some(last) = self.last_chunk_at.replace(now) {
             metrics.chunk_gap(now - last);
+        }
+        if !chunk.samples.is_empty() {
+            let tail = chunk.samples.iter().rev().take(sample_rate as usize * QUIET_MS / 1_000);
+            self.ends_quietly = tail.fold(0.0, |peak: f32, sample| peak.max(sample.abs())) < QUIET;
         }
         let text = std::mem::take(&mut self.pending_text);
         let end = chunk.sample_offset + chunk.samples.len() as u64;
@@ -287,6 +320,7 @@ impl Session {
             stats,
             prediction: self.prediction.filter(|_| chunk.sequence == 0),
             notes: std::mem::take(&mut self.request.notes),
+            pauses: None,
         };
         self.pending.push_back((chunk, now));
     }

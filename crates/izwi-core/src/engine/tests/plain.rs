@@ -31,6 +31,10 @@ impl Qos for Unlimited {
 
     fn observe(&mut self, _: Event<'_>, _: &mut Scheduler, _: &mut Sequences) {}
 
+    fn next_pause(&self, _: &Sequences) -> Option<Instant> {
+        None
+    }
+
     fn outlook(&self, _: &Scheduler, _: &Sequences) -> Outlook {
         Outlook::default()
     }

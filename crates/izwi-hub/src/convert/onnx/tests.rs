@@ -408,3 +408,37 @@ proptest! {
         let _ = converted(&model);
     }
 }
+
+#[test]
+fn a_weight_that_is_dequantised_before_its_product_is_named_after_its_bias_or_the_product() {
+    let rounded = |onnx: Onnx, value: &str, into: &str| {
+        onnx.node("QuantizeLinear", &[value, "at", "middle"], &format!("{value}_8")).node(
+            "DequantizeLinear",
+            &[&format!("{value}_8"), "at", "middle"],
+            into,
+        )
+    };
+    let weight = |onnx: Onnx, name: &str| {
+        let part = |suffix: &str| format!("{name}_{suffix}");
+        onnx.int8(&part("quantized"), &[2, 3], &[1, 2, 3, -4, -5, -6])
+            .raw_f32(&part("scale"), &[3], &[1.0, 0.5, 2.0])
+            .int8(&part("zero_point"), &[3], &[0, 0, 1])
+            .node(
+                "DequantizeLinear",
+                &[&part("quantized"), &part("scale"), &part("zero_point")],
+                &part("floats"),
+            )
+    };
+    let onnx = Onnx::default().raw_f32("at", &[], &[0.1]).raw_f32("m.fc.bias", &[3], &[0.0; 3]);
+    let onnx = rounded(weight(weight(onnx, "val_1"), "val_2"), "x", "x_near");
+    let onnx = onnx.node("MatMul", &["x_near", "val_1_floats"], "product");
+    let onnx = rounded(onnx, "product", "near").node("Add", &["near", "m.fc.bias"], "sum");
+    let onnx = onnx.node("MatMul", &["x_near", "val_2_floats"], "linear_1");
+    let values: &[f32] = &[1.0, -4.0, 1.0, -2.5, 4.0, -14.0];
+    let expected: &[(&str, &[usize], &[f32])] = &[
+        ("linear_1.weight", &[3, 2], values),
+        ("m.fc.bias", &[3], &[0.0; 3]),
+        ("m.fc.weight", &[3, 2], values),
+    ];
+    check(&rounded(onnx, "linear_1", "last"), expected);
+}

@@ -13,7 +13,7 @@ use crate::convert::error::ConversionError;
 
 /// Dequantising int8 to f32 takes 4 times the space; more means that the file repeats one weight.
 const MAX_GROWTH: usize = 8;
-/// Operations after a product: a cast, the scales and the bias.
+/// Operations after a product: a cast, the scales and the bias, or a rounding to 8 bits and back and the bias.
 const MAX_STEPS: usize = 4;
 /// Rows and columns that are transposed together.
 const TILE: usize = 32;
@@ -207,12 +207,37 @@ impl<'g> Rules<'g> {
             return Err(unsupported(node, "has no stored scale"));
         };
         let name = weight.strip_suffix("_quantized").filter(|name| is_module_path(name));
-        let name = name.ok_or_else(|| unsupported(node, "has a weight without a name"))?;
+        let product = self
+            .links
+            .after(node)
+            .filter(|next| next.op == "MatMul" && next.inputs.get(1) == node.outputs.first());
+        let quantised = (zero_point.map(|(_, tensor)| tensor.to_f32()), scales.to_f32());
+        let (name, kept) = match (name, product) {
+            (Some(name), _) => {
+                let kept = Weight::by_rows(weight, tensor.shape.clone(), tensor.to_f32(), quantised)?;
+                (name.to_owned(), kept)
+            }
+            (None, Some(product)) => {
+                let [rows, columns] = matrix(weight, tensor)?;
+                let values = transposed(&tensor.to_f32(), columns);
+                let kept = Weight::by_rows(weight, vec![columns, rows], values, quantised)?;
+                (self.name_of_dequantised(product)?, kept)
+            }
+            (None, None) => return Err(unsupported(node, "has a weight without a name")),
+        };
         self.used.extend([weight, scale]);
         self.used.extend(zero_point.map(|(name, _)| name));
-        let quantised = (zero_point.map(|(_, tensor)| tensor.to_f32()), scales.to_f32());
-        let kept = Weight::by_rows(weight, tensor.shape.clone(), tensor.to_f32(), quantised)?;
-        self.insert_weight(name.to_owned(), kept)
+        self.insert_weight(name, kept)
+    }
+
+    /// The name of a weight that is dequantised before its product: after the bias that is added, or without one after the
+    /// value of the product.
+    fn name_of_dequantised(&self, product: &'g Node<'g>) -> Result<String, ConversionError> {
+        let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        match (self.behind(product).bias, product.outputs.first().filter(|name| is_plain(name))) {
+            (None, Some(value)) => Ok(format!("{value}.weight")),
+            (bias, _) => self.name_of(product, bias),
+        }
     }
 
     /// A convolution with a float weight without a name.
@@ -290,7 +315,7 @@ impl<'g> Rules<'g> {
             match (scale, bias) {
                 (Some(scale), _) if found.scale.is_none() => found.scale = Some(scale),
                 (_, Some(bias)) if found.bias.is_none() => found.bias = Some(bias),
-                _ if next.op == "Cast" => {}
+                _ if matches!(next.op, "Cast" | "QuantizeLinear" | "DequantizeLinear") => {}
                 _ => break,
             }
             node = next;

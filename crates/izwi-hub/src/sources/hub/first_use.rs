@@ -192,6 +192,7 @@ fn named_by(index: &SourceFile, path: &Path) -> Result<Vec<SourceFile>, SourceEr
                 target: beside(&index.target, name),
                 convert: None,
                 optional: false,
+                offset: None,
             })
         })
         .collect()
@@ -215,6 +216,7 @@ mod tests {
             target: "model.safetensors.index.json".into(),
             convert: None,
             optional: true,
+            offset: None,
         };
         let named = named_by(&file, &path).map_err(|error| error.to_string())?;
         Ok(named.into_iter().map(|file| format!("{} -> {}", file.paths[0], file.target)).collect())

@@ -39,6 +39,9 @@ impl Repository {
         let Self { repo, revision, .. } = self;
         let plain = |(owner, name)| is_identifier(owner, "") && is_identifier(name, "");
         ensure(repo.split_once('/').is_some_and(plain), || format!("repo '{repo}' must be owner/name"))?;
+        if let Some(file) = self.files.iter().find(|file| file.offset.is_some()) {
+            return Err(format!("offset of '{}' is for package sources alone", file.target));
+        }
         ensure(is_identifier(revision, ""), || {
             format!("revision '{revision}' must be a branch, a tag or a commit")
         })

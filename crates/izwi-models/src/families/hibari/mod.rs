@@ -111,6 +111,8 @@ impl Hibari {
                 live_windows: false,
                 times_words: true,
                 aligns_text: false,
+                calls_tools: false,
+                reads_transcripts: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

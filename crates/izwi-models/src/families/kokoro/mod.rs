@@ -163,6 +163,8 @@ impl Kokoro {
                 live_windows: false,
                 times_words: true,
                 aligns_text: false,
+                calls_tools: false,
+                reads_transcripts: false,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

@@ -38,15 +38,15 @@ impl Prosody {
         let mut encoder = Vec::with_capacity(config.n_layer);
         for layer in 0..config.n_layer {
             let name = |part: usize| format!("predictor.text_encoder.lstms.{part}");
-            let lstm = BiLstm::load(from, &name(2 * layer), sizes, precision)?;
+            let lstm = BiLstm::load(from, &name(2 * layer), 0, sizes, precision)?;
             encoder.push((lstm, AdaLayerNorm::load(from, &name(2 * layer + 1), width)?));
         }
         let duration = "predictor.duration_proj.linear_layer";
         Ok(Self {
             encoder,
-            lstm: BiLstm::load(from, "predictor.lstm", sizes, precision)?,
+            lstm: BiLstm::load(from, "predictor.lstm", 0, sizes, precision)?,
             duration: Linear::load(from, duration, width, config.max_dur)?,
-            shared: BiLstm::load(from, "predictor.shared", sizes, precision)?,
+            shared: BiLstm::load(from, "predictor.shared", 0, sizes, precision)?,
             pitch: Curve::load(from, "F0", width)?,
             energy: Curve::load(from, "N", width)?,
         })

@@ -43,7 +43,7 @@ impl TextEncoder {
         Ok(Self {
             embedding: from.take("text_encoder.embedding.weight", &[config.n_token, width])?,
             convs,
-            lstm: BiLstm::load(from, "text_encoder.lstm", (width, width / 2), precision)?,
+            lstm: BiLstm::load(from, "text_encoder.lstm", 0, (width, width / 2), precision)?,
         })
     }
 

@@ -306,13 +306,14 @@ impl<'a> StepInput<'a> {
     fn rows(&self) -> Option<Vec<Row<'_>>> {
         let prompt = &self.pass.prompt.positions;
         let generated = |emission| match emission {
-            &Emission::Token(id) => Row::Token(id),
-            Emission::Frame(codes) => Row::Frame(codes),
+            &Emission::Token(id) => Some(Row::Token(id)),
+            Emission::Frame(codes) => Some(Row::Frame(codes)),
+            Emission::Said(_) | Emission::Call(_) => None,
         };
         let row = |at: usize| match at.checked_sub(prompt.len()) {
-            Some(emission) => self.generated.emissions.get(emission).map(generated),
+            Some(emission) => self.generated.emissions.get(emission).and_then(generated),
             None => match &prompt[at] {
-                Position::Emission(emission) => Some(generated(emission)),
+                Position::Emission(emission) => generated(emission),
                 Position::Encoded { recording, row } => {
                     Some(Row::Encoded(self.encoded.get(*recording)?.as_ref()?, *row))
                 }

@@ -271,6 +271,7 @@ fn golden_prompts_match_the_reference() {
                     AUDIO_OUT
                 }
                 Position::Encoded { .. } => AUDIO_IN,
+                Position::Emission(other) => panic!("{other:?} is none of this model's"),
             });
         }
         assert_eq!(kinds, ids(&case.golden["in.modality_flag"]), "{name}");
@@ -292,6 +293,7 @@ fn golden_layers_match_the_reference() {
             Position::Encoded { recording, row } => {
                 Row::Encoded(case.encoded[*recording].as_ref().unwrap(), *row)
             }
+            Position::Emission(other) => panic!("{other:?} is none of this model's"),
         });
         let x = backbone.embed(&rows.collect::<Vec<_>>()).unwrap();
         let golden = &case.golden;

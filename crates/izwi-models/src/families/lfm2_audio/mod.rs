@@ -27,7 +27,8 @@ use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::codec::mimi::{self, Mimi};
 use izwi_nn::kv_pool::{KvLayout, KvPool};
 use izwi_types::{
-    ConverseInput, Input, InputError, Message, ModelInfo, PartTimes, PrepareLimits, StepOutput, Task, Turn,
+    ConverseInput, Input, InputError, Message, ModelInfo, PartTimes, PrepareLimits, StepOutput, Task,
+    ToolChoice, Turn,
 };
 
 mod backbone;
@@ -164,6 +165,8 @@ impl LfmAudio {
             live_windows: false,
             times_words: false,
             aligns_text: false,
+            calls_tools: false,
+            reads_transcripts: false,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,
@@ -242,6 +245,9 @@ impl FrameModel for LfmAudio {
             text_sampling: None,
             seed: 0,
             max_tokens: usize::MAX,
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            text_only: false,
             chunk_samples: 1,
             first_chunk_samples: None,
         })

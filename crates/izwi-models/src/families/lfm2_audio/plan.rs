@@ -279,6 +279,7 @@ impl LfmAudio {
                 }
                 prompt.recording(Recording::deferred(samples, &self.front_end));
             }
+            Message::Result { .. } => return Err(InputError::other_task("calls no tools", "tools")),
         }
         Ok(())
     }
@@ -290,6 +291,7 @@ impl LfmAudio {
                 codes.len() == self.config.codebooks
                     && codes.iter().all(|&code| (code as usize) < super::config::CODES)
             }
+            Emission::Said(_) | Emission::Call(_) => false,
         }
     }
 

@@ -138,6 +138,8 @@ pub(super) fn key(emission: &Emission) -> u64 {
     match emission {
         Emission::Token(id) => mix(mix(1) ^ u64::from(*id)),
         Emission::Frame(codes) => codes.iter().fold(mix(2), |key, &code| mix(key ^ u64::from(code))),
+        // None of this model's.
+        Emission::Said(_) | Emission::Call(_) => mix(3),
     }
 }
 

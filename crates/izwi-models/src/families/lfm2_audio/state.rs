@@ -69,7 +69,7 @@ impl PassState {
     fn texts(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.generated.emissions.iter().filter_map(|emission| match emission {
             Emission::Token(id) => Some(*id),
-            Emission::Frame(_) => None,
+            Emission::Frame(_) | Emission::Said(_) | Emission::Call(_) => None,
         })
     }
 

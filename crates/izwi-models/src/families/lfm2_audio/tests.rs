@@ -56,6 +56,9 @@ fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> In
         text_sampling: sampling,
         seed,
         max_tokens: usize::MAX,
+        tools: Vec::new(),
+        tool_choice: ToolChoice::Auto,
+        text_only: false,
         chunk_samples: 1,
         first_chunk_samples: None,
     })

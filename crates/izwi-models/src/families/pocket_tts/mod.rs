@@ -178,6 +178,8 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         live_windows: false,
         times_words: false,
         aligns_text: false,
+        calls_tools: false,
+        reads_transcripts: false,
         sampling: SamplingParams { temperature: config.default_temperature, ..SamplingParams::GREEDY },
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -204,6 +204,8 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         live_windows: false,
         times_words: false,
         aligns_text: false,
+        calls_tools: false,
+        reads_transcripts: false,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),

@@ -11,9 +11,6 @@ use izwi_nn::Error;
 
 /// Longest window in seconds.
 pub(super) const WINDOW_S: usize = 30;
-/// Mel frames in one encoder position: the stride of the second convolution,
-/// <https://github.com/openai/whisper/blob/main/whisper/model.py> (`AudioEncoder`).
-pub(super) const FRAMES_PER_POSITION: usize = 2;
 
 /// Sizes of the network.
 #[derive(Debug, Clone, Deserialize)]

@@ -1,8 +1,8 @@
 //! What surrounds the speech of a window: silence that pads it, and text that is decided already.
 
 use super::SAMPLE_RATE_HZ;
-use super::config::FRAMES_PER_POSITION;
 use super::tokens::Vocabulary;
+use crate::mel_encoder::FRAMES_PER_POSITION;
 use crate::regions::WINDOW_FRAMES;
 use izwi_nn::layers::ROW_ALIGN;
 use izwi_types::{InputError, LiveWindow};

@@ -5,16 +5,13 @@
 
 use candle_core::{Device, Tensor};
 
-use super::config::{Config, FRAMES_PER_POSITION};
+use super::config::Config;
+use crate::mel_encoder::{InputLayers, LAYER_NAMES};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::layers::conv::StridedConv;
-use izwi_nn::layers::{EncoderConfig, EncoderLayer, EncoderNames, LayerNorm, PackedRows};
+use izwi_nn::layers::{EncoderConfig, EncoderLayer, LayerNorm, PackedRows};
 use izwi_nn::yielding::yield_point;
 use izwi_types::Precision;
-
-/// Kernel width of both convolutions.
-const TAPS: usize = 3;
 
 /// Multiply-adds of a part for a whole window: 20 to 40 ms of two cores. A part has at least one layer.
 const PART_OPERATIONS: usize = 8_000_000_000;
@@ -55,24 +52,12 @@ impl Encoding {
 /// The encoder's weights.
 #[derive(Debug)]
 pub(super) struct Encoder {
-    conv1: StridedConv,
-    conv2: StridedConv,
-    positions: Tensor, // [max positions, width]
+    input: InputLayers,
     layers: Vec<EncoderLayer>,
     norm: LayerNorm,
     layers_of_part: usize,
-    bins: usize,
     device: Device,
 }
-
-/// Names of a layer's parts.
-const NAMES: EncoderNames = EncoderNames {
-    attention_norm: "self_attn_layer_norm",
-    qkv: [("self_attn.q_proj", true), ("self_attn.k_proj", false), ("self_attn.v_proj", true)],
-    output: "self_attn.out_proj",
-    feed_forward_norm: "final_layer_norm",
-    feed_forward: ["fc1", "fc2"],
-};
 
 impl Encoder {
     /// Takes everything under `model.encoder`, the weights of the layers kept in `precision`.
@@ -87,19 +72,15 @@ impl Encoder {
             EncoderConfig { width, heads: config.encoder_attention_heads, hidden: config.encoder_ffn_dim };
         let layers = (0..config.encoder_layers).map(|layer| {
             let name = format!("{name}.layers.{layer}");
-            EncoderLayer::load_named(from, &name, &NAMES, sizes, precision)
+            EncoderLayer::load_named(from, &name, &LAYER_NAMES, sizes, precision)
         });
         let (rows, hidden) = (config.max_source_positions, config.encoder_ffn_dim);
         let operations = rows * (4 * width * width + 2 * width * hidden) + 2 * rows * rows * width;
         Ok(Self {
             layers_of_part: (PART_OPERATIONS / operations.max(1)).max(1),
             layers: layers.collect::<Result<_, _>>()?,
-            conv1: conv(from, &format!("{name}.conv1"), bins, width, 1)?,
-            conv2: conv(from, &format!("{name}.conv2"), width, width, FRAMES_PER_POSITION)?,
-            positions: from
-                .take(&format!("{name}.embed_positions.weight"), &[config.max_source_positions, width])?,
+            input: InputLayers::load(from, name, bins, (rows, width))?,
             norm: LayerNorm::load(from, &format!("{name}.layer_norm"), width)?,
-            bins,
             device,
         })
     }
@@ -116,7 +97,7 @@ impl Encoder {
     /// A window has too many positions or waits for no part, or the device is out of memory.
     pub(super) fn forward(&self, part: usize, windows: &[&Encoding]) -> Result<Vec<Tensor>, Error> {
         let inputs = windows.iter().map(|window| match window {
-            Encoding::Input(mel) => self.embed(mel),
+            Encoding::Input(mel) => self.input.forward(&mel.values, mel.positions),
             Encoding::Partial { rows, .. } => Ok(rows.clone()),
             Encoding::Done => Err(Error::Internal("a window is encoded twice")),
         });
@@ -150,25 +131,4 @@ impl Encoder {
         });
         Ok(rows.collect())
     }
-
-    /// The two convolutions and the position embedding: `[positions, width]`.
-    fn embed(&self, window: &WindowMel) -> Result<Tensor, Error> {
-        let frames = window.positions * FRAMES_PER_POSITION;
-        let mel = Tensor::from_slice(&window.values, (frames, self.bins), &self.device)?;
-        let x = self.conv1.forward_gelu(&mel)?; // [frames, width]
-        let x = self.conv2.forward_gelu(&x)?; // [positions, width]
-        Ok((x + self.positions.narrow(0, 0, window.positions)?)?)
-    }
-}
-
-fn conv(
-    from: &mut Checkpoint,
-    name: &str,
-    inputs: usize,
-    outputs: usize,
-    stride: usize,
-) -> Result<StridedConv, Error> {
-    let weight = from.take(&format!("{name}.weight"), &[outputs, inputs, TAPS])?;
-    let bias = from.take(&format!("{name}.bias"), &[outputs])?;
-    Ok(StridedConv::new(&weight, bias, stride)?)
 }

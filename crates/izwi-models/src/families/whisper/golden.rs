@@ -130,7 +130,7 @@ struct SegmentGolden {
 fn padded(front_end: &FrontEnd, samples: &[f32]) -> WindowMel {
     let mel = front_end.frames(samples, 0..WINDOW_FRAMES);
     let values = mel.network_input(0..WINDOW_FRAMES, WINDOW_FRAMES, mel.peak());
-    WindowMel { values, positions: WINDOW_FRAMES / config::FRAMES_PER_POSITION }
+    WindowMel { values, positions: WINDOW_FRAMES / crate::mel_encoder::FRAMES_PER_POSITION }
 }
 
 #[test]

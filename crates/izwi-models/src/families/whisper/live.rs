@@ -94,7 +94,8 @@ impl WindowDecoder {
         result.tokens = [&decided.tokens[..], &tokens].concat();
         result.logprobs = [vec![0.0; decided.tokens.len()], logprobs].concat();
         result.text = self.vocabulary.text(&result.tokens);
-        self.align_or_accept(recording, state, result)
+        let prompt = state.pass.tokens[..state.pass.prompt_len - decided.tokens.len()].to_vec();
+        self.rescore(recording, state, prompt, result)
     }
 }
 

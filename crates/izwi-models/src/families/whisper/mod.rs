@@ -49,6 +49,8 @@ mod given_passes;
 #[cfg(test)]
 mod golden;
 mod live;
+mod rescoring;
+mod rescoring_passes;
 mod rules;
 mod sampling;
 mod segments;
@@ -136,6 +138,8 @@ impl Whisper {
                 languages: if multilingual { codes.collect() } else { vec!["en".to_owned()] },
                 translates: multilingual,
                 aligns_text: true,
+                calls_tools: false,
+                reads_transcripts: false,
                 takes_keywords: true,
                 detects_language: multilingual,
                 takes_prompt: true,

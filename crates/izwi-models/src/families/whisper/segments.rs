@@ -8,8 +8,8 @@ use std::ops::Range;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::config::FRAMES_PER_POSITION;
 use super::tokens::Vocabulary;
+use crate::mel_encoder::FRAMES_PER_POSITION;
 
 /// Text with a higher ratio is repetitive: openai-whisper's `compression_ratio_threshold`.
 pub(super) const MAX_COMPRESSION_RATIO: f32 = 2.4;

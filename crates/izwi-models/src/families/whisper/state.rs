@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use super::alignment::CrossWeights;
 use super::beam_search::{BeamOptions, Beams};
-use super::config::FRAMES_PER_POSITION;
 use super::context::{Context, Decided};
 use super::encoder::{Encoding, WindowMel};
 use super::given::Given;
+use super::rescoring::Rescoring;
 use super::segments::DecodingResult;
 use crate::given_text::Progress;
 use crate::keywords::{Keywords, Place};
 use crate::log_mel::LogMel;
+use crate::mel_encoder::FRAMES_PER_POSITION;
 use crate::regions::Region;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::sampling::{logprob, mix};
@@ -71,7 +72,7 @@ pub(super) enum PassKind {
     Detect,
     /// Generates text, a token a step.
     Decode,
-    /// Tells how likely the text is that is given as the prompt.
+    /// Tells how likely the text is that follows the prompt.
     Score,
     /// Aligns the text, given as the prompt, by its cross-attention weights.
     Align,
@@ -149,6 +150,8 @@ pub(super) struct Window {
     pub(super) temperature: f32,
     /// Whether the prompt contains the previous text.
     pub(super) conditioned: bool,
+    /// The result while keywords are tried in it.
+    pub(super) rescoring: Option<Rescoring>,
     /// The accepted result while its words are aligned.
     pub(super) result: Option<DecodingResult>,
 }
@@ -179,6 +182,7 @@ impl Window {
             attempt: 0,
             temperature: recording.options.temperature,
             conditioned: true,
+            rescoring: None,
             result: None,
         }
     }

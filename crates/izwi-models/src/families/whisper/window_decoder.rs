@@ -143,6 +143,7 @@ impl WindowDecoder {
             return Ok(StepOutput::default());
         }
         match state.pass.kind {
+            PassKind::Score if state.window.rescoring.is_some() => return Ok(self.rescored(recording, state)),
             PassKind::Score => return Ok(self.scored(recording, state)),
             PassKind::Align => return Ok(self.aligned(recording, state)),
             PassKind::Detect | PassKind::Decode => {}
@@ -253,7 +254,8 @@ impl WindowDecoder {
             };
             return StepOutput { next_pass: Some(work), ..StepOutput::default() };
         }
-        self.align_or_accept(recording, state, result)
+        let prompt = state.pass.tokens[..state.pass.prompt_len].to_vec();
+        self.rescore(recording, state, prompt, result)
     }
 
     /// Times the words of a result, if they are wanted, or accepts it.
@@ -340,12 +342,16 @@ impl WindowDecoder {
         let is_text = |(id, _): &(&u32, &f32)| self.vocabulary.is_text(**id);
         let pairs = result.tokens.iter().zip(&result.logprobs).filter(is_text);
         let (text, probabilities): (Vec<u32>, Vec<f32>) = pairs.map(|(id, p)| (*id, p.exp())).unzip();
-        let unspaced = self.language(state).is_some_and(|code| is_unspaced(&code));
-        let words = self.vocabulary.words(&text, unspaced);
+        let words = self.vocabulary.words(&text, self.is_unspaced(state));
         let mut words = alignment::time_words(words, &begins, &probabilities);
         let usual_s = alignment::median_duration(&words);
         alignment::shorten_at_sentence_ends(&mut words, usual_s);
         self.accept(recording, state, result, Some((words, usual_s)))
+    }
+
+    /// Whether the language has no spaces between its words.
+    pub(super) fn is_unspaced(&self, state: &DecodingState) -> bool {
+        self.language(state).is_some_and(|code| is_unspaced(&code))
     }
 
     fn text_len(&self, result: &DecodingResult) -> usize {
@@ -454,6 +460,9 @@ impl WindowDecoder {
             words: Vec::new(),
             logprobs: self.logprobs(recording, result, span),
             speaker: None,
+            speaker_name: None,
+            embedding: None,
+            end_of_turn: None,
         };
         spans.segments.iter().map(segment).collect()
     }

@@ -65,7 +65,7 @@ impl Setup {
     pub(super) fn request(&self, conversation: Conversation) -> EngineCoreRequest {
         let text_temperature = self.text_temperature;
         let request = EngineCoreRequest::converse(Conversation::new())
-            .with_chat(ChatOptions { conversation, text_temperature })
+            .with_chat(ChatOptions { conversation, text_temperature, ..ChatOptions::default() })
             .with_options(self.options.clone())
             .with_priority(self.priority);
         self.chunks.of(request)

@@ -75,5 +75,5 @@ fn turn_options(fields: &ConfigFields, engine: &Lease) -> Result<TurnOptions, Ap
     let silence_duration_ms = fields.silence_duration_ms.unwrap_or(defaults.silence_duration_ms);
     check_range("silence_duration_ms", silence_duration_ms, &SILENCES_MS)?;
     let max_turn_ms = LiveTranscriber::max_turn_ms(engine);
-    Ok(TurnOptions { threshold, prefix_padding_ms, silence_duration_ms, max_turn_ms })
+    Ok(TurnOptions { threshold, prefix_padding_ms, silence_duration_ms, max_turn_ms, ..defaults })
 }

@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
+use izwi_core::engine::request::{LiveText, first_end, sentence_ends, utterance_end};
 use izwi_core::engine::{EngineCoreRequest, TextInput};
 
-use super::live_text::{LiveText, first_end, sentence_ends, utterance_end};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::speech::{ResolvedSpeechOptions, check_text};

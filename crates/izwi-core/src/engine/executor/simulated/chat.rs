@@ -46,6 +46,7 @@ fn append(message: &Message, prompt: &mut Vec<u64>) {
                 .chunks(SAMPLES_PER_TOKEN)
                 .map(|part| part.iter().fold(1, |key, sample| mix(key, u64::from(sample.to_bits())))),
         ),
+        Message::Result { output, .. } => prompt.extend(output.bytes().map(u64::from)),
     }
 }
 
@@ -63,6 +64,8 @@ pub(super) fn key(emission: &Emission) -> u64 {
     match emission {
         Emission::Token(id) => u64::from(*id),
         Emission::Frame(codes) => codes.iter().fold(2, |key, &code| mix(key, u64::from(code))),
+        Emission::Said(text) => text.bytes().fold(3, |key, byte| mix(key, u64::from(byte))),
+        Emission::Call(call) => call.arguments.bytes().fold(4, |key, byte| mix(key, u64::from(byte))),
     }
 }
 

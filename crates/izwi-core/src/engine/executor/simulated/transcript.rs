@@ -1,12 +1,21 @@
 //! What the simulation hears: a segment for each pass.
 
+use std::sync::Arc;
+
 use izwi_types::{Segment, Word};
 
-/// The turn of pass `pass`: one second.
+/// The turn of pass `pass`: one second, by one of two speakers.
 pub(super) fn turn(pass: usize) -> Segment {
     let start_s = pass as f64;
     let speaker = Some((pass % 2) as u32);
-    Segment { start_s, end_s: start_s + 1.0, speaker, ..Segment::default() }
+    let embedding: [f32; 2] = if pass.is_multiple_of(2) { [1.0, 0.0] } else { [0.0, 1.0] };
+    Segment {
+        start_s,
+        end_s: start_s + 1.0,
+        speaker,
+        embedding: Some(Arc::from(embedding)),
+        ..Segment::default()
+    }
 }
 
 /// The segment of pass `pass`: one second.

@@ -1,5 +1,7 @@
 //! Log-probabilities, bytes of tokens, languages to choose from, and keywords.
 
+use super::super::rescoring::Rescoring;
+use super::super::segments::DecodingResult;
 use super::*;
 
 #[test]
@@ -105,5 +107,53 @@ fn keywords_that_nobody_says_are_not_written_and_change_no_other_recording() {
     assert_eq!(alone[0].text, alone[2].text);
     assert!(["Kelvora", "Woodward"].iter().all(|word| !alone[1].text.contains(word)), "{}", alone[1].text);
     let prepared = inputs().map(|input| prepare(&TINY, input)).collect();
+    assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
+}
+
+#[test]
+fn unsure_words_are_rescored_as_keywords_that_sound_alike() {
+    let vocabulary = &TINY.window_decoder.vocabulary;
+    let keywords = ["Zelus", "Kumett", "late"].map(str::to_owned);
+    let encode = |text: &str| vocabulary.encode(text);
+    let (before, word, after) =
+        (encode(" Nobody told"), encode(" zealous"), encode(" that the train was late."));
+    let result = |logprob: f32| DecodingResult {
+        tokens: [&[vocabulary.first_timestamp], &before[..], &word, &after].concat(),
+        logprobs: [vec![-0.01; 1 + before.len()], vec![logprob; word.len()], vec![-0.01; after.len()]]
+            .concat(),
+        text: String::new(),
+        avg_logprob: -0.1,
+        compression_ratio: 1.0,
+        no_speech_prob: 0.0,
+        temperature: 0.0,
+    };
+    let begun = |logprob| Rescoring::new(result(logprob), vec![vocabulary.start], &keywords, vocabulary);
+    assert!(begun(-0.1).next_tokens().is_none(), "what is sure stays");
+    // The keyword has one chance, by as much as its length is worth.
+    let keyword = encode(" Zelus");
+    for (behind, expected) in [(8.0, " Nobody told Zelus that the train was late."), (10.0, "")] {
+        let mut rescoring = begun(-1.0);
+        let (tokens, prompt_len) = rescoring.next_tokens().unwrap();
+        assert_eq!(vocabulary.text(&tokens), " Nobody told Zelus that the train was late.");
+        let mut logprobs = vec![-0.01; tokens.len() - prompt_len];
+        logprobs[1 + before.len()] = -(word.len() as f32) - behind;
+        rescoring.take_scores(&logprobs, vocabulary);
+        assert!(rescoring.next_tokens().is_none(), "{behind}");
+        let DecodingResult { tokens, logprobs, text, .. } = rescoring.into_result();
+        assert_eq!((text.as_str(), tokens.len()), (expected, logprobs.len()));
+        assert_eq!(tokens[1 + before.len()..].starts_with(&keyword), !expected.is_empty());
+    }
+}
+
+#[test]
+fn passes_over_keywords_are_the_same_alone_and_in_a_batch() {
+    let plain = one(&TINY, named(1, &[]));
+    // Each word as somebody else may spell it.
+    let alike: Vec<String> = plain.text.split_whitespace().map(|word| word.replace('e', "i")).collect();
+    let alike: Vec<&str> = alike.iter().map(String::as_str).collect();
+    let inputs = || [named(1, &alike), named(1, &[]), named(3, &alike), with_words(named(3, &alike))];
+    let alone: Vec<Transcript> = inputs().map(|input| one(&TINY, input)).into();
+    assert!(alone[0].passes > alone[1].passes, "{alone:?}");
+    let prepared = inputs().map(|input| prepare(&TINY, input)).into();
     assert_same(&Engine::new(&TINY, Some(2)).run(prepared), &alone);
 }

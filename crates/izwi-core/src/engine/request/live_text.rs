@@ -1,9 +1,10 @@
 //! Text that is spoken as it arrives: the utterance that takes it, and where one utterance ends and the next begins.
 //!
-//! Knows no socket. Where utterances end depends on the text, and on its pieces only within very long sentences.
+//! Knows no client. Where utterances end depends on the text, and on its pieces only within very long sentences.
 
-use izwi_core::engine::TextInput;
 use izwi_types::stable_end;
+
+use super::TextInput;
 
 /// An utterance ends with the first sentence that reaches so many bytes: about 100 text tokens, half a minute of speech.
 const UTTERANCE_BYTES: usize = 400;
@@ -17,7 +18,7 @@ const WORD_LETTERS: usize = 4;
 
 /// The utterance that is being spoken while its text arrives.
 #[derive(Debug)]
-pub(crate) struct LiveText {
+pub struct LiveText {
     input: TextInput,
     /// Its text so far.
     text: String,
@@ -25,23 +26,24 @@ pub(crate) struct LiveText {
 }
 
 impl LiveText {
-    pub(crate) fn new(input: TextInput, text: &str) -> Self {
+    /// An utterance that begins with `text`, whose rest `input` gets.
+    pub fn new(input: TextInput, text: &str) -> Self {
         Self { input, text: text.to_owned(), has_ended: false }
     }
 
     /// Its text so far.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
     /// Whether it takes no more text.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
     /// Takes text of `waiting`, all of it or up to where the utterance ends. `is_all` ends the utterance after it. Returns
     /// whether the utterance has ended; text that is left in `waiting` belongs to the next.
-    pub(crate) fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {
+    pub fn take(&mut self, waiting: &mut String, is_all: bool) -> bool {
         let joined = format!("{}{waiting}", self.text);
         let end = utterance_end(&joined).map(|end| end.saturating_sub(self.text.len()));
         let taken = &waiting[..end.unwrap_or(waiting.len())];
@@ -61,7 +63,7 @@ impl LiveText {
 }
 
 /// Where the utterance that begins `text` ends, if it does.
-pub(crate) fn utterance_end(text: &str) -> Option<usize> {
+pub fn utterance_end(text: &str) -> Option<usize> {
     let end = sentence_ends(text).into_iter().find(|&end| end >= UTTERANCE_BYTES);
     if end.is_some_and(|end| end <= MAX_BYTES) || text.len() <= MAX_BYTES {
         return end;
@@ -72,7 +74,7 @@ pub(crate) fn utterance_end(text: &str) -> Option<usize> {
 }
 
 /// Where the text that an utterance begins with ends; `None` while no word of `text` is complete.
-pub(crate) fn first_end(text: &str) -> Option<usize> {
+pub fn first_end(text: &str) -> Option<usize> {
     let head = &text[..text.floor_char_boundary(FIRST_BYTES)];
     Some(stable_end(head)).filter(|&end| !head[..end].trim().is_empty())
 }
