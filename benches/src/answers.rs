@@ -33,6 +33,8 @@ const LONGEST_MS: u64 = 15_000;
 const MESSAGE_MS: u64 = 20;
 /// Samples below this, of 1, are silence: -40 dB.
 const AUDIBLE: f32 = 0.01;
+/// A turn that ends this much before the last audible sample ends with the sentence, in milliseconds.
+const EARLY_MS: f64 = 100.0;
 /// Name of the pipeline, and its answer.
 const PIPELINE: &str = "pipeline";
 const ANSWER: [&str; 3] =
@@ -67,7 +69,10 @@ struct Args {
 /// Times of one answer, in milliseconds from the end of speech.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
-    turn: f64,
+    /// Whether a turn ended before the sentence did.
+    is_cut: bool,
+    /// The end of the last turn.
+    turn: Option<f64>,
     /// Of the transcript of the turn, where the session asks for it.
     transcript: Option<f64>,
     first_sound: f64,
@@ -78,7 +83,7 @@ struct Row {
     detection: &'static str,
     transcripts: bool,
     sentences: usize,
-    /// Sentences whose first turn ended before they did.
+    /// Sentences of which a turn ended before they did.
     cut: usize,
     turn_ms_p50: f64,
     transcript_ms_p50: Option<f64>,
@@ -140,13 +145,8 @@ async fn serve(args: &Args, llm: &Llm) -> Result<TestServer> {
     TestServer::listen(ServerConfig { vad_weights, ..ServerConfig::default() }, registry, recorder).await
 }
 
-/// Says a sentence; `None` if its turn ends before it does.
-async fn ask(
-    server: &TestServer,
-    detection: &Value,
-    transcripts: bool,
-    spoken: &Spoken,
-) -> Result<Option<Times>> {
+/// Says a sentence, and waits for the answer to it.
+async fn ask(server: &TestServer, detection: &Value, transcripts: bool, spoken: &Spoken) -> Result<Times> {
     let mut session = Session::open(&format!("ws://{}/v1/realtime?model={PIPELINE}", server.address)).await?;
     session.expect("session.created").await?;
     let format = json!({"type": "audio/pcm", "rate": RATE_HZ});
@@ -167,18 +167,18 @@ async fn ask(
                 event = session.frame() => event?,
                 () = tokio::time::sleep_until(at) => break,
             };
-            let after_ms = (Instant::now().saturating_duration_since(end)).as_secs_f64() * 1e3;
+            let after_ms = (begun.elapsed().as_secs_f64() - (end - begun).as_secs_f64()) * 1e3;
             match event["type"].as_str() {
-                Some("input_audio_buffer.speech_stopped") if Instant::now() < end => return Ok(None),
-                Some("input_audio_buffer.speech_stopped") => times.turn = after_ms,
+                Some("input_audio_buffer.speech_stopped") if after_ms < -EARLY_MS => times.is_cut = true,
+                Some("input_audio_buffer.speech_stopped") => times.turn = Some(after_ms),
                 Some("conversation.item.input_audio_transcription.completed") => {
-                    times.transcript = Some(after_ms)
+                    times.transcript = Some(after_ms);
                 }
-                Some("response.output_audio.delta") => {
-                    return Ok(Some(Times { first_sound: after_ms, ..times }));
+                // What answers the beginning of a sentence is cancelled where that goes on.
+                Some("response.output_audio.delta") if times.turn.is_some() => {
+                    return Ok(Times { first_sound: after_ms, ..times });
                 }
                 Some("error") => bail!("the server answers {event}"),
-                Some("response.done") => bail!("a response has no audio: {event}"),
                 _ => {}
             }
         }
@@ -202,7 +202,7 @@ async fn row(
 ) -> Result<Row> {
     let mut all = Vec::new();
     for one in spoken {
-        all.extend(ask(server, &json!({"type": detection}), transcripts, one).await?);
+        all.push(ask(server, &json!({"type": detection}), transcripts, one).await?);
     }
     let p50 = |of: &dyn Fn(&Times) -> Option<f64>| quantile(all.iter().filter_map(of).collect(), 0.5);
     let sounds: Vec<f64> = all.iter().map(|times| times.first_sound).collect();
@@ -210,8 +210,8 @@ async fn row(
         detection,
         transcripts,
         sentences: spoken.len(),
-        cut: spoken.len() - all.len(),
-        turn_ms_p50: p50(&|times| Some(times.turn)),
+        cut: all.iter().filter(|times| times.is_cut).count(),
+        turn_ms_p50: p50(&|times| times.turn),
         transcript_ms_p50: transcripts.then(|| p50(&|times| times.transcript)),
         first_sound_ms_p50: quantile(sounds.clone(), 0.5),
         first_sound_ms_p95: quantile(sounds, 0.95),

@@ -201,6 +201,34 @@ async fn what_the_user_says_is_transcribed_once() -> Result<()> {
     Ok(())
 }
 
+/// The first two seconds of a recording, 16-bit samples at 24 kHz.
+fn speech() -> Result<Vec<u8>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
+    let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+    let mut speech = Vec::new();
+    pcm::write_i16_le(&decode(std::fs::read(path)?, 24_000, &limits)?[..48_000], &mut speech);
+    Ok(speech)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn speech_is_transcribed_while_it_is_said_though_no_client_asks_for_it() -> Result<()> {
+    let llm = Llm::start(|_, _| Completion::text(&["Good day."])).await?;
+    let server = serve("pipeline-untold", &llm, speaker(), |_| {}).await?;
+    let mut session = connect(&server, "pipeline-untold", json!({})).await?;
+    session.send(json!({"type": "input_audio_buffer.append", "audio": base64(&speech()?)})).await?;
+    session.send(json!({"type": "input_audio_buffer.commit"})).await?;
+    let events = respond(&mut session, json!({"output_modalities": ["text"]})).await?;
+    ensure!(deltas(&events, "response.output_text.delta") == "Good day.", "{events:?}");
+    let told = |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.contains("transcription"));
+    ensure!(events.iter().find(told).is_none(), "{events:?}");
+    let item = events.iter().find(|event| event["type"] == "conversation.item.done").context("an item")?;
+    session.send(json!({"type": "conversation.item.retrieve", "item_id": item["item"]["id"]})).await?;
+    let heard = session.expect("conversation.item.retrieved").await?;
+    let heard = heard["item"]["content"][0]["transcript"].as_str().context("a transcript")?.to_owned();
+    ensure!(heard.starts_with("Hello") && llm.seen()[0]["messages"][1]["content"] == heard, "{heard}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_transcript_that_a_client_asks_for_is_what_the_language_model_reads() -> Result<()> {
     let llm = Llm::start(|_, _| Completion::text(&["Good day."])).await?;
@@ -208,10 +236,7 @@ async fn the_transcript_that_a_client_asks_for_is_what_the_language_model_reads(
     let server = serve(name, &llm, speaker(), |_| {}).await?;
     let input = json!({"turn_detection": null, "transcription": {"model": "whisper-1"}});
     let mut session = connect(&server, name, json!({"audio": {"input": input}})).await?;
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
-    let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
-    let mut speech = Vec::new();
-    pcm::write_i16_le(&decode(std::fs::read(path)?, 24_000, &limits)?[..48_000], &mut speech);
+    let speech = speech()?;
     let heard = [&format!("model=\"{name}-asr\"")[..]];
     for turn in 0..2 {
         session.send(json!({"type": "input_audio_buffer.append", "audio": base64(&speech)})).await?;

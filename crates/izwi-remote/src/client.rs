@@ -316,7 +316,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         times_words: false,
         aligns_text: false,
         calls_tools: false,
-        reads_transcripts: false,
+        transcriber: None,
         sampling: SamplingParams::GREEDY,
         weight_bytes: 0,
         state_bytes: 0,

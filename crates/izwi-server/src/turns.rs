@@ -17,6 +17,8 @@ pub use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
 /// The most that the resampler of live audio holds back.
 pub const MAX_HELD_BACK_MS: u64 = 250;
+/// Silence in which what was said so far may be all, so that it is worth a transcript.
+pub(crate) const LULL_MS: u64 = 96;
 /// Samples that a buffer has room for at least, once it had so many: a second.
 const KEPT_SAMPLES: usize = RATE_HZ as usize;
 
@@ -66,6 +68,11 @@ pub enum TurnEvent {
         /// Where its speech ends: before the silence that ended it, or where the turn was cut.
         speech_end_ms: u64,
     },
+    /// A turn may be about to end: nothing was said for a moment.
+    Lull {
+        /// Until where audio was heard.
+        at_ms: u64,
+    },
 }
 
 /// A pause in a turn, at the end of what was heard. Times are from the start of the stream.
@@ -104,7 +111,7 @@ impl TurnDetector {
             &StreamingVadOptions {
                 threshold: options.threshold,
                 min_silence: Duration::from_millis(options.silence_duration_ms),
-                pause: options.pause_ms.map(Duration::from_millis),
+                pauses: options.pause_ms.into_iter().chain([LULL_MS]).map(Duration::from_millis).collect(),
                 ..StreamingVadOptions::default()
             },
         );
@@ -144,7 +151,12 @@ impl TurnDetector {
                     events.push(TurnEvent::SpeechStarted { at_ms });
                 }
                 Some(VadEvent::Stopped { .. }) => events.extend(self.stop(self.options.silence_duration_ms)),
-                Some(VadEvent::Paused { end }) => {
+                Some(VadEvent::Paused { length, .. })
+                    if self.options.pause_ms.map(Duration::from_millis) != Some(length) =>
+                {
+                    events.push(TurnEvent::Lull { at_ms: self.now_ms() });
+                }
+                Some(VadEvent::Paused { end, .. }) => {
                     let speech_end_ms = self.origin_ms + end / SAMPLES_PER_MS;
                     let pause = self.turn_start_ms.map(|start_ms| Pause { start_ms, speech_end_ms });
                     if pause.is_some() {
@@ -400,7 +412,8 @@ mod tests {
     /// Turns of a stream, in pieces of `step` samples.
     fn turns(stream: &[f32], options: TurnOptions, step: usize) -> Vec<(u64, u64)> {
         let mut detector = TurnDetector::new(&VadModel::default(), options);
-        let events: Vec<TurnEvent> = stream.chunks(step).flat_map(|piece| detector.push(piece)).collect();
+        let events = stream.chunks(step).flat_map(|piece| detector.push(piece));
+        let events: Vec<_> = events.filter(|event| !matches!(event, TurnEvent::Lull { .. })).collect();
         let pairs = events.chunks_exact(2).map(|pair| match pair {
             [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms, .. }] => {
                 assert_eq!(at_ms, start_ms);
@@ -471,6 +484,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lull_is_told_before_a_turn_ends_and_beside_a_pause() {
+        let (stream, sentences) = conversation(1.0, 0.001);
+        let options = TurnOptions { pause_ms: Some(200), ..TurnOptions::default() };
+        let lulls = |step| {
+            let mut detector = TurnDetector::new(&VadModel::default(), options);
+            let events: Vec<_> = stream.chunks(step).flat_map(|piece| detector.push(piece)).collect();
+            let is_lull = |event: &&[TurnEvent]| {
+                matches!(event, [TurnEvent::Lull { at_ms }, TurnEvent::SpeechStopped { speech_end_ms, .. }]
+                    if *at_ms == speech_end_ms + LULL_MS)
+            };
+            assert_eq!(events.windows(2).filter(is_lull).count(), sentences.len(), "{events:?}");
+            events
+        };
+        assert_eq!(lulls(160), lulls(stream.len()));
+    }
+
+    #[test]
     fn a_turn_that_is_too_long_is_divided_without_a_gap() {
         let stream = recording("jfk.wav");
         let options = TurnOptions { max_turn_ms: 2_000, ..TurnOptions::default() };
@@ -481,7 +511,7 @@ mod tests {
             .iter()
             .filter_map(|event| match event {
                 TurnEvent::SpeechStopped { start_ms, end_ms, .. } => Some((*start_ms, *end_ms)),
-                TurnEvent::SpeechStarted { .. } => None,
+                TurnEvent::SpeechStarted { .. } | TurnEvent::Lull { .. } => None,
             })
             .collect();
         assert!(ends.len() >= 4, "{ends:?}");

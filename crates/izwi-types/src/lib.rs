@@ -30,7 +30,7 @@ pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};
 pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput};
 pub use input_error::InputError;
-pub use model_info::ModelInfo;
+pub use model_info::{ModelInfo, Transcriber};
 pub use option_row::{ListLimits, OptionFlag, OptionRow, OptionValue};
 pub use part_times::PartTimes;
 pub use precision::Precision;

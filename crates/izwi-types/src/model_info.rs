@@ -45,14 +45,23 @@ pub struct ModelInfo {
     pub aligns_text: bool,
     /// Whether it calls tools in a conversation, and may begin one.
     pub calls_tools: bool,
-    /// Whether a transcript of what the user said stands for its recording in a conversation.
-    pub reads_transcripts: bool,
+    /// Of a chat model that reads what the user said: who writes it, and a transcript may stand for each recording.
+    pub transcriber: Option<Transcriber>,
     /// Default sampling.
     pub sampling: SamplingParams,
     /// Bytes of the loaded weights.
     pub weight_bytes: usize,
     /// Upper bound on the bytes of one running sequence's state, KV blocks not included.
     pub state_bytes: usize,
+}
+
+/// The ASR model of a chat model that reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transcriber {
+    /// Its name.
+    pub model: String,
+    /// Code of the language of the conversation; `None` if it is detected.
+    pub language: Option<String>,
 }
 
 impl ModelInfo {
@@ -78,7 +87,7 @@ impl ModelInfo {
             times_words: false,
             aligns_text: false,
             calls_tools: false,
-            reads_transcripts: false,
+            transcriber: None,
             sampling: SamplingParams::GREEDY,
             weight_bytes,
             state_bytes: 0,

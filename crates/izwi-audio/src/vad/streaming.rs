@@ -11,7 +11,7 @@ use super::{HYSTERESIS, ScoreRules};
 const MAX_ONSET_GAP: Duration = Duration::from_millis(160);
 
 /// Parameters of the detection.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StreamingVadOptions {
     /// Score at which speech begins, 0..=1.
     pub threshold: f32,
@@ -19,8 +19,8 @@ pub struct StreamingVadOptions {
     pub min_speech: Duration,
     /// Silence that ends a span.
     pub min_silence: Duration,
-    /// Silence within a span that is told as a pause; `None` if none is.
-    pub pause: Option<Duration>,
+    /// Lengths of silence within a span that are told as pauses.
+    pub pauses: Vec<Duration>,
 }
 
 impl Default for StreamingVadOptions {
@@ -29,7 +29,7 @@ impl Default for StreamingVadOptions {
             threshold: 0.5,
             min_speech: Duration::from_millis(128),
             min_silence: Duration::from_millis(500),
-            pause: None,
+            pauses: Vec::new(),
         }
     }
 }
@@ -49,6 +49,8 @@ pub enum VadEvent {
     Paused {
         /// After its last sample.
         end: u64,
+        /// Which of the lengths the silence has.
+        length: Duration,
     },
     /// Speech has ended.
     Stopped {
@@ -78,7 +80,8 @@ pub struct StreamingVad {
     threshold: f32,
     min_speech: u64,
     min_silence: u64,
-    pause: Option<u64>,
+    /// Each in frames.
+    pauses: Vec<(u64, Duration)>,
     max_onset_gap: u64,
     rules: ScoreRules,
     scorer: StreamScorer,
@@ -108,7 +111,7 @@ impl StreamingVad {
             threshold: options.threshold,
             min_speech: frames(options.min_speech),
             min_silence: frames(options.min_silence),
-            pause: options.pause.map(frames),
+            pauses: options.pauses.iter().map(|&length| (frames(length), length)).collect(),
             max_onset_gap: frames(MAX_ONSET_GAP),
             rules,
             scorer: StreamScorer::new(model),
@@ -163,8 +166,9 @@ impl StreamingVad {
                     self.phase = Phase::Silence;
                     return Some(VadEvent::Stopped { end: end * self.rules.frame as u64, at });
                 }
-                if self.pause == Some(self.frames - end) {
-                    return Some(VadEvent::Paused { end: end * self.rules.frame as u64 });
+                let silence = self.frames - end;
+                if let Some(&(_, length)) = self.pauses.iter().find(|(frames, _)| *frames == silence) {
+                    return Some(VadEvent::Paused { end: end * self.rules.frame as u64, length });
                 }
             }
             Phase::Silence if self.is_speech => {
@@ -213,7 +217,7 @@ mod tests {
             threshold: 0.5,
             min_speech: frames(min_speech),
             min_silence: frames(min_silence),
-            pause: (min_silence > 2).then(|| frames(2)),
+            pauses: [2, 3].into_iter().filter(|&pause| pause < min_silence).map(frames).collect(),
         };
         let mut vad = StreamingVad::new(&model(), &options);
         let all: Vec<f32> = [&[0.0; LEAD], scores].concat();
@@ -222,7 +226,7 @@ mod tests {
             VadEvent::Started { start, at } => {
                 VadEvent::Started { start: start / F - lead, at: at / F - lead }
             }
-            VadEvent::Paused { end } => VadEvent::Paused { end: end / F - lead },
+            VadEvent::Paused { end, length } => VadEvent::Paused { end: end / F - lead, length },
             VadEvent::Stopped { end, at } => VadEvent::Stopped { end: end / F - lead, at: at / F - lead },
         };
         all.iter().filter_map(|&score| vad.advance(score)).map(relative).collect()
@@ -242,9 +246,10 @@ mod tests {
     #[test]
     fn each_pause_of_a_span_is_told_once() {
         let started = VadEvent::Started { start: 0, at: 1 };
-        let (paused, stopped) = (|end| VadEvent::Paused { end }, VadEvent::Stopped { end: 4, at: 8 });
+        let paused = |end, length| VadEvent::Paused { end, length: frames(length) };
+        let stopped = VadEvent::Stopped { end: 4, at: 8 };
         let scores = [0.9, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0];
-        assert_eq!(events(&scores, 1, 4), [started, paused(1), paused(4), stopped]);
+        assert_eq!(events(&scores, 1, 4), [started, paused(1, 2), paused(4, 2), paused(4, 3), stopped]);
         assert_eq!(events(&[0.9, 0.0, 0.9, 0.0, 0.9], 1, 4), [started], "too short");
     }
 
@@ -266,7 +271,7 @@ mod tests {
             step in 1usize..1_000,
         ) {
             let (min_speech, min_silence) = (frames(1), frames(1));
-            let options = StreamingVadOptions { threshold: 0.45, min_speech, min_silence, pause: None };
+            let options = StreamingVadOptions { threshold: 0.45, min_speech, min_silence, pauses: Vec::new() };
             for model in [model(), super::super::silero::tests::random_model()] {
                 let (mut whole, mut sliced) = (Vec::new(), Vec::new());
                 StreamingVad::new(&model, &options).push(&samples, &mut whole);

@@ -104,6 +104,8 @@ pub(super) struct Transcription {
     /// As the client names it; `None` for the default one.
     pub(super) model: Option<String>,
     pub(super) settings: LiveSettings,
+    /// Whether the client asked for it.
+    pub(super) is_told: bool,
 }
 
 impl Transcription {
@@ -111,7 +113,7 @@ impl Transcription {
         let TranscriptionPatch { model, language, prompt, keywords } = patch;
         let keywords = keywords.unwrap_or_default();
         let settings = LiveSettings { language, prompt, keywords, ..LiveSettings::default() };
-        Self { model: non_blank(model), settings }
+        Self { model: non_blank(model), settings, is_told: true }
     }
 }
 

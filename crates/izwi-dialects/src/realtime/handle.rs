@@ -13,14 +13,14 @@ use izwi_server::{ApiError, Lease};
 use izwi_types::excerpt;
 
 use super::beta;
-use super::config::{Kind, ResponseConfig, SessionPatch};
+use super::config::{Kind, ResponseConfig, SessionPatch, Transcription};
 use super::events::{Event, ItemFields, ServerEvent, Truncation, emit, new_id, refuse};
 use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending};
 use super::session::{Models, RESPONSE, Session, is_hosted};
-use super::transcripts::{Completed, Transcripts};
+use super::transcripts::{Completed, Transcripts, untold};
 
 /// The longest turn that the VAD finds, where the model takes longer ones.
 const MAX_TURN: Duration = Duration::from_secs(60);
@@ -184,7 +184,7 @@ impl Session {
             _ => return Err(ApiError::OutOfOrder("the session has no model yet; send session.update").into()),
         };
         let ms = |time: Duration| time.saturating_sub(TURN_MARGIN).as_millis() as u64;
-        let asr = self.asr.as_ref().filter(|_| self.config.transcription.is_some());
+        let asr = self.asr.as_ref().filter(|_| self.transcription().is_some());
         let transcribed_ms = asr.map(|(_, asr)| LiveTranscriber::max_turn_ms(asr));
         let limits = Limits { turn_ms: ms(turn.min(MAX_TURN)), commit_ms: ms(commit), transcribed_ms };
         let ended = match &mut self.input {
@@ -203,21 +203,33 @@ impl Session {
 
     /// Makes the transcripts fit the configuration, once nothing is said or waits.
     fn configure_transcripts(&mut self) -> Result<(), Refusal> {
-        let wanted = self.config.transcription.as_ref();
+        let wanted = self.transcription();
         if let Some(current) = &mut self.transcripts {
             if wanted.is_none() && !current.is_retired() {
                 current.retire();
             }
-            if wanted.is_some_and(|wanted| current.is_of(wanted)) || !current.is_idle() {
+            if wanted.as_ref().is_some_and(|wanted| current.is_of(wanted)) || !current.is_idle() {
                 return Ok(());
             }
         }
         let origin_ms = self.input.as_ref().map_or(0, InputBuffer::now_ms);
-        self.transcripts = match (&self.asr, &self.config.transcription) {
+        self.transcripts = match (&self.asr, &wanted) {
             (Some((_, asr)), Some(config)) => Some(Transcripts::new(&self.state, asr, config, origin_ms)?),
             _ => None,
         };
         Ok(())
+    }
+
+    /// How what is said is transcribed, for the client or for a model that reads it.
+    fn transcription(&self) -> Option<Transcription> {
+        let transcriber = || self.chat.as_ref()?.profile().info.transcriber.as_ref();
+        let untold = || match (transcriber(), &self.asr) {
+            (Some(own), Some((name, asr))) if name.as_ref() == Some(&own.model) => {
+                Some(untold(own, &asr.profile().info))
+            }
+            _ => None,
+        };
+        self.config.transcription.clone().or_else(untold)
     }
 
     /// The transcripts, if what is said now is transcribed.
@@ -240,18 +252,21 @@ impl Session {
 
     /// Tells the transcripts that are completed.
     pub(super) fn settle(&mut self, out: &mut Outbox) {
-        let replaces_audio = self.reads_transcripts();
+        let reads = self.reads_transcripts();
         while let Some(completed) = self.transcripts.as_mut().and_then(Transcripts::next_completed) {
-            if let Completed { item_id, text: Ok(text), .. } = &completed {
-                self.items.set_transcript(item_id, text, replaces_audio);
+            if let Completed { item_id, text: Ok(text), is_told, .. } = &completed {
+                // Audio in which no speech was found is left to the model.
+                self.items.set_transcript(item_id, text, reads && (*is_told || !text.is_empty()));
             }
-            completed.tell(out);
+            if completed.is_told {
+                completed.tell(out);
+            }
         }
     }
 
     /// Whether the model that answers takes the transcripts of this session for what was said.
     fn reads_transcripts(&self) -> bool {
-        self.chat.as_ref().is_some_and(|chat| chat.profile().info.reads_transcripts)
+        self.chat.as_ref().is_some_and(|chat| chat.profile().info.transcriber.is_some())
     }
 
     /// Whether the response has to wait for a transcript.
@@ -336,6 +351,7 @@ impl Session {
                         action = Action::CancelOne(RESPONSE);
                     }
                 }
+                TurnEvent::Lull { .. } => {}
                 TurnEvent::SpeechStopped { start_ms, end_ms, .. } => {
                     let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
                     emit(ServerEvent::SpeechStopped { audio_end_ms: end_ms, item_id: &id }, out);

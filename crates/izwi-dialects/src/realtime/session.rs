@@ -12,7 +12,7 @@ use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, P
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
-use super::config::{Kind, SessionConfig, Transcription};
+use super::config::{Kind, SessionConfig};
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
@@ -180,8 +180,13 @@ impl Protocol for Session {
         };
         let config = patched.as_ref().unwrap_or(&self.config);
         let needs_chat = config.kind == Kind::Realtime && self.chat.is_none();
-        let named = |transcription: &Transcription| transcription.model.clone();
-        let asr = config.transcription.as_ref().map(named);
+        // A model that reads what is said has somebody who writes it.
+        let own = |chat: &Lease| chat.profile().info.transcriber.as_ref().map(|own| Some(own.model.clone()));
+        let is_told = config.transcription.is_some();
+        let asr = match &config.transcription {
+            Some(transcription) => Some(transcription.model.clone()),
+            None => self.chat.as_ref().and_then(own),
+        };
         let asr = asr.filter(|name| self.asr.as_ref().is_none_or(|(loaded, _)| loaded != name));
         let is_semantic = config.turn_detection.is_some_and(|turns| turns.eagerness.is_some());
         let needs_turns = is_semantic && self.turns.is_none() && self.state.registry().has(Task::Turn);
@@ -194,7 +199,7 @@ impl Protocol for Session {
                 true => Some(state.lease(chat_model.as_deref(), Task::Chat).await?),
                 false => None,
             };
-            let asr = match asr {
+            let asr = match asr.or_else(|| chat.as_ref().filter(|_| !is_told).and_then(own)) {
                 Some(name) => {
                     let is_default = |name: &&str| is_hosted(name) && state.registry().find(name).is_err();
                     let model = name.as_deref().filter(|name| !is_default(name));

@@ -4,19 +4,34 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use izwi_core::engine::StreamingOutput;
+use izwi_core::engine::{Priority, StreamingOutput};
 use izwi_server::dto::transcription::DurationUsage;
-use izwi_server::live::{LiveEvent, LiveReply, LiveTranscriber};
+use izwi_server::live::{LiveEvent, LiveReply, LiveSettings, LiveTranscriber};
 use izwi_server::transcription::TextDeltas;
 use izwi_server::turns::Heard;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome, Protocol};
 use izwi_server::{ApiError, AppState, Lease};
+use izwi_types::{ModelInfo, Transcriber};
 
 use super::config::Transcription;
 use super::events::{ServerEvent, emit};
 use super::refusal::Refusal;
 use super::response::Transcribing;
+
+/// New audio from one transcript to the next where only the model reads them, in milliseconds: besides, there is one in each lull.
+const UNTOLD_LATENCY_MS: u64 = 5_000;
+
+/// The transcription for a chat model that reads, where the client has not asked for one.
+pub(super) fn untold(transcriber: &Transcriber, asr: &ModelInfo) -> Transcription {
+    let settings = LiveSettings {
+        language: transcriber.language.clone(),
+        latency_ms: asr.live_windows.then_some(UNTOLD_LATENCY_MS),
+        priority: Priority::High,
+        ..LiveSettings::default()
+    };
+    Transcription { model: Some(transcriber.model.clone()), settings, is_told: false }
+}
 
 pub(super) struct Transcripts {
     transcriber: LiveTranscriber,
@@ -48,6 +63,8 @@ pub(super) struct Completed {
     pub(super) item_id: String,
     pub(super) duration_ms: u64,
     pub(super) text: Result<String, Refusal>,
+    /// Whether the client asked for it.
+    pub(super) is_told: bool,
 }
 
 impl Transcripts {
@@ -199,10 +216,12 @@ impl Transcripts {
     }
 
     fn tell(&mut self, events: Vec<LiveEvent>, out: &mut Outbox) {
+        let is_told = self.config.is_told;
         for event in events {
             let LiveEvent::Committed { turn, text, .. } = event else { continue };
             let Some(transcript) = self.of_turn(turn) else { continue };
-            if let Some(delta) = transcript.deltas.push(&text) {
+            let delta = transcript.deltas.push(&text);
+            if let Some(delta) = delta.filter(|_| is_told) {
                 let item_id = &transcript.item_id;
                 emit(ServerEvent::TranscriptionDelta { item_id, content_index: 0, delta: &delta }, out);
             }
@@ -218,7 +237,7 @@ impl Transcripts {
         }
         let Transcript { item_id, deltas, failure, .. } = self.transcripts.pop_front()?;
         let text = failure.map_or_else(|| Ok(deltas.into_text()), Err);
-        Some(Completed { item_id, duration_ms, text })
+        Some(Completed { item_id, duration_ms, text, is_told: self.config.is_told })
     }
 
     /// Drops what is not completed. False if there was nothing.

@@ -24,7 +24,7 @@ use izwi_core::engine::remote::RemoteOutput;
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineError, RemoteError, RemoteModel, Task, UpstreamStatus,
 };
-use izwi_types::{ConverseInput, Input, InputError, ModelInfo, Voice, excerpt};
+use izwi_types::{ConverseInput, Input, InputError, ModelInfo, Transcriber, Voice, excerpt};
 use serde_json::{Map, Value};
 
 use self::answer::Answer;
@@ -153,7 +153,10 @@ impl Pipeline {
             appends_text: false,
             times_words: false,
             calls_tools: true,
-            reads_transcripts: true,
+            transcriber: Some(Transcriber {
+                model: asr.profile().model.clone(),
+                language: transcripts::spoken(&config, heard),
+            }),
             weight_bytes: 0,
             state_bytes: 0,
             ..spoken.clone()

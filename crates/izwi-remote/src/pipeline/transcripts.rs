@@ -9,7 +9,7 @@ use izwi_core::engine::leases::Engines;
 use izwi_core::engine::{
     AudioInput, Engine, EngineCoreRequest, Priority, RemoteError, Task, TranscriptionOptions,
 };
-use izwi_types::{Message, Turn, languages};
+use izwi_types::{Message, ModelInfo, Turn, languages};
 
 use super::{PipelineConfig, of_engine};
 
@@ -104,6 +104,12 @@ fn recordings(turns: &[Turn]) -> impl Iterator<Item = &Arc<[f32]>> {
     })
 }
 
+/// Code of the language of a conversation; one that the model has no code for is detected.
+pub(super) fn spoken(config: &PipelineConfig, asr: &ModelInfo) -> Option<String> {
+    let known = |code: &String| asr.languages.is_empty() || asr.languages.contains(code);
+    config.language.as_deref().and_then(languages::code_of).filter(known)
+}
+
 async fn transcribe(
     asr: &Engine,
     samples: &Arc<[f32]>,
@@ -116,9 +122,7 @@ async fn transcribe(
         Ok(Ok(file)) => file.into(),
         _ => return Err(RemoteError::Failed("the recording could not be encoded".to_owned())),
     };
-    let known = |code: &String| info.languages.is_empty() || info.languages.contains(code);
-    // It detects a language that it has no code for.
-    let language = config.language.as_deref().and_then(languages::code_of).filter(known);
+    let language = spoken(config, info);
     let options = TranscriptionOptions { language, ..TranscriptionOptions::default() };
     let request = EngineCoreRequest::asr(AudioInput::File(file))
         .with_transcription(options)

@@ -1,6 +1,7 @@
 //! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
+use crate::turns::LULL_MS;
 
 /// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
 /// further second costs time at every step.
@@ -18,8 +19,6 @@ const THOROUGH_MS: u64 = 1_500;
 const DOUBTED_MS: u64 = 700;
 /// The shortest window for a thorough transcript of a turn in progress: of less audio it is worse than others.
 const MIN_THOROUGH_MS: u64 = 2_500;
-/// Audio after the end of speech that a transcript of all of it has.
-const HEARD_MS: u64 = 200;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
 
@@ -78,6 +77,8 @@ pub(super) struct LiveTurn {
     pub(super) window_ms: u64,
     /// End of the audio that was transcribed last.
     pub(super) heard_ms: u64,
+    /// When it was last about to end; 0 if it never was.
+    pub(super) lull_ms: u64,
     /// Decided text before the window, without the oldest.
     context: String,
     /// Decided words of the window.
@@ -126,6 +127,7 @@ impl LiveTurn {
             speech_end_ms: u64::MAX,
             window_ms: start_ms,
             heard_ms: start_ms,
+            lull_ms: 0,
             context: String::new(),
             decided: Vec::new(),
             agreement: Agreement::default(),
@@ -147,13 +149,22 @@ impl LiveTurn {
         (self.context, self.decided) = (rest.context, rest.decided);
     }
 
-    /// Whether the turn has ended and all that was said in it is decided: its last silence is not transcribed, since
-    /// decoders like to add words in it.
+    /// Whether the turn has ended and all that was said in it is transcribed, and not doubtful: its last silence is not
+    /// transcribed, since decoders like to add words in it. [`Self::finish`] decides the rest.
     pub(super) fn is_transcribed(&self) -> bool {
+        let tail = self.agreement.tail();
         self.end_ms.is_some()
-            && !self.text.is_empty()
-            && self.agreement.tail().is_empty()
-            && self.transcribed_ms >= self.speech_end_ms.saturating_add(HEARD_MS)
+            && !(self.text.is_empty() && tail.is_empty())
+            && !tail.iter().any(LiveWord::is_doubtful)
+            && self.transcribed_ms >= self.speech_end_ms.saturating_add(LULL_MS)
+    }
+
+    /// Decides the words that are transcribed and not decided, at the end of the turn.
+    pub(super) fn finish(&mut self) -> Vec<LiveWord> {
+        let tail = self.agreement.tail().to_vec();
+        let new = self.agreement.finish(tail, self.speech_end_ms);
+        self.decided.extend(new.iter().cloned());
+        new
     }
 
     /// Whether the next transcript, of audio up to `end_ms`, should be a thorough one: the last of a turn whose end is
@@ -333,12 +344,17 @@ mod tests {
         assert_eq!(take(&mut turn, said(), 1_200), 1);
         (turn.end_ms, turn.speech_end_ms) = (Some(1_500), 1_000);
         assert!(turn.is_transcribed());
-        turn.speech_end_ms = 1_001;
+        turn.speech_end_ms = 1_200;
         assert!(!turn.is_transcribed(), "a word may follow");
         take(&mut turn, None, 1_400);
         assert!(!turn.is_transcribed(), "there was no transcript");
-        take(&mut turn, Some(vec![word("two", 900, 1_100)]), 1_400);
-        assert!(!turn.is_transcribed(), "a word is not decided");
+        let two = word("two", 900, 1_100);
+        take(&mut turn, Some(vec![LiveWord { certainty: 0.5, ..two.clone() }]), 1_400);
+        assert!(!turn.is_transcribed(), "a word is doubtful");
+        take(&mut turn, Some(vec![two, word("you", 1_300, 1_400)]), 1_400);
+        assert!(turn.is_transcribed());
+        let rest = turn.finish();
+        assert_eq!(concatenated(&rest), " two", "the last word is in the silence");
     }
 
     #[test]

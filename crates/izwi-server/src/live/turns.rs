@@ -126,8 +126,8 @@ impl LiveTurns {
         let mut events = Vec::new();
         for event in &heard.turns {
             events.extend(self.turn_event(event));
-            if !self.is_busy && self.turns.front().is_some_and(LiveTurn::is_transcribed) {
-                self.end_front(&mut events);
+            if !self.is_busy {
+                self.end_if_transcribed(&mut events);
             }
         }
         self.needed_from_ms = heard.needed_from_ms;
@@ -246,6 +246,12 @@ impl LiveTurns {
                 }
                 None
             }
+            TurnEvent::Lull { at_ms } => {
+                if let Some(turn) = self.turns.back_mut() {
+                    turn.lull_ms = at_ms;
+                }
+                None
+            }
         }
     }
 
@@ -258,7 +264,9 @@ impl LiveTurns {
         let is_due =
             end_ms >= turn.heard_ms + hop_ms.max(step_ms) && end_ms >= turn.window_ms + MIN_WINDOW_MS;
         let is_rest = turn.end_ms == Some(end_ms) || end_ms < until_ms;
-        self.is_busy = is_due || is_rest;
+        // The transcript of what may be all is ready when the turn ends.
+        let is_lull = turn.heard_ms < turn.lull_ms;
+        self.is_busy = is_due || is_rest || is_lull;
         self.is_busy.then(|| Window {
             samples: self.buffer.part(turn.window_ms..end_ms).to_vec(),
             start_ms: turn.window_ms,
@@ -286,13 +294,27 @@ impl LiveTurns {
             events.push(front.commit(new));
         }
         let partial = concatenated(front.partial());
-        if front.end_ms == Some(end_ms) || front.is_transcribed() {
+        if front.end_ms == Some(end_ms) {
             self.end_front(events);
-        } else if partial != self.partial {
+        } else if !self.end_if_transcribed(events)
+            && partial != self.partial
+            && let Some(front) = self.turns.front()
+        {
             events.push(LiveEvent::Partial { turn: number, words: front.partial().to_vec() });
             self.partial = partial;
         }
         self.forget();
+    }
+
+    /// Ends the first turn if it is over and needs no further transcript.
+    fn end_if_transcribed(&mut self, events: &mut Vec<LiveEvent>) -> bool {
+        let Some(front) = self.turns.front_mut().filter(|turn| turn.is_transcribed()) else { return false };
+        let rest = front.finish();
+        if !rest.is_empty() {
+            events.push(front.commit(rest));
+        }
+        self.end_front(events);
+        true
     }
 
     /// Ends the first turn, which is transcribed.
@@ -408,11 +430,12 @@ mod tests {
         assert_eq!((events, turns.waiting.take(1_000 << 10).is_ok()), (Vec::new(), true), "the turn goes on");
     }
 
-    #[test]
-    fn a_turn_ends_with_its_silence_where_all_words_are_decided() {
+    /// The events of a recording whose windows all have one word, its end, and the end of the last window.
+    fn transcribed(hop_ms: u64) -> (Vec<LiveEvent>, u64, u64) {
         let mut samples = speech("sense_and_sensibility_01_austen_64kb-0880.wav");
+        let end_ms = samples.len() as u64 / 16;
         samples.resize(samples.len() + 2 * RATE_HZ as usize, 0.0);
-        let (mut hear, mut turns) = turns_of(Method::Windows { hop_ms: 200 }, 500, 1_024);
+        let (mut hear, mut turns) = turns_of(Method::Windows { hop_ms }, 500, 1_024);
         let (mut events, mut last_ms) = (Vec::new(), 0);
         for piece in samples.chunks(RATE_HZ as usize / 20) {
             events.extend(turns.push(&hear(piece)).unwrap());
@@ -430,9 +453,19 @@ mod tests {
             let words = if window.decided.is_empty() { vec![word] } else { Vec::new() };
             turns.take((window.end_ms, window.is_thorough), Some(words), Duration::ZERO, &mut events);
         }
-        let Some(LiveEvent::Ended { text, end_ms, .. }) = events.last() else { panic!("{events:?}") };
-        assert_eq!(text, "So");
-        assert!(last_ms < *end_ms, "the last window ends at {last_ms} ms, the turn at {end_ms} ms");
         assert_eq!((turns.begun(), turns.ended()), (1, 1));
+        (events, end_ms, last_ms)
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_silence_where_all_words_are_transcribed() {
+        // With long hops, the last window is that of the lull before the end.
+        for hop_ms in [200, 5_000] {
+            let (events, speech_ms, last_ms) = transcribed(hop_ms);
+            let Some(LiveEvent::Ended { text, end_ms, .. }) = events.last() else { panic!("{events:?}") };
+            assert_eq!(text, "So");
+            assert!(last_ms < *end_ms, "the last window ends at {last_ms} ms, the turn at {end_ms} ms");
+            assert!(hop_ms < 1_000 || last_ms < speech_ms + 200, "{last_ms} ms of {speech_ms} ms");
+        }
     }
 }

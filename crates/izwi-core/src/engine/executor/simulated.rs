@@ -304,7 +304,7 @@ impl SimulatedExecutor {
             times_words: model.times_words && !model.autoregressive,
             aligns_text: model.transcribes,
             calls_tools: false,
-            reads_transcripts: false,
+            transcriber: None,
             sampling: GenerationParams::default().sampling(),
             weight_bytes: 0,
             state_bytes: model.state_bytes,

@@ -112,7 +112,7 @@ impl Hibari {
                 times_words: true,
                 aligns_text: false,
                 calls_tools: false,
-                reads_transcripts: false,
+                transcriber: None,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

@@ -164,7 +164,7 @@ impl Kokoro {
                 times_words: true,
                 aligns_text: false,
                 calls_tools: false,
-                reads_transcripts: false,
+                transcriber: None,
                 sampling: SamplingParams::GREEDY,
                 weight_bytes,
                 state_bytes: 0,

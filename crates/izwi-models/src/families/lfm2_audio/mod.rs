@@ -166,7 +166,7 @@ impl LfmAudio {
             times_words: false,
             aligns_text: false,
             calls_tools: false,
-            reads_transcripts: false,
+            transcriber: None,
             sampling: plan::TTS_SAMPLING,
             weight_bytes: generator.bytes() + codec.bytes() + encoder_bytes,
             state_bytes: generator.backbone.stack.state_bytes() + codec.state_bytes() + rows,

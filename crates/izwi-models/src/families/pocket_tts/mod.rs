@@ -179,7 +179,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         times_words: false,
         aligns_text: false,
         calls_tools: false,
-        reads_transcripts: false,
+        transcriber: None,
         sampling: SamplingParams { temperature: config.default_temperature, ..SamplingParams::GREEDY },
         weight_bytes,
         state_bytes: codec.state_bytes(),

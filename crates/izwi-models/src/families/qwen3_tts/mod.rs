@@ -205,7 +205,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         times_words: false,
         aligns_text: false,
         calls_tools: false,
-        reads_transcripts: false,
+        transcriber: None,
         sampling: settings.sampling,
         weight_bytes,
         state_bytes: codec.state_bytes(),

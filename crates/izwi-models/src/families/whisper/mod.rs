@@ -139,7 +139,7 @@ impl Whisper {
                 translates: multilingual,
                 aligns_text: true,
                 calls_tools: false,
-                reads_transcripts: false,
+                transcriber: None,
                 takes_keywords: true,
                 detects_language: multilingual,
                 takes_prompt: true,
