@@ -150,7 +150,10 @@ impl TurnDetector {
                     self.turn_start_ms = Some(at_ms);
                     events.push(TurnEvent::SpeechStarted { at_ms });
                 }
-                Some(VadEvent::Stopped { .. }) => events.extend(self.stop(self.options.silence_duration_ms)),
+                Some(VadEvent::Stopped { end, .. }) => {
+                    let speech_end_ms = self.origin_ms + end / SAMPLES_PER_MS;
+                    events.extend(self.stop(speech_end_ms));
+                }
                 Some(VadEvent::Paused { length, .. })
                     if self.options.pause_ms.map(Duration::from_millis) != Some(length) =>
                 {
@@ -176,21 +179,20 @@ impl TurnDetector {
 
     /// Ends the turn in progress, if one does, without waiting for silence.
     pub fn end_turn(&mut self) -> Option<TurnEvent> {
-        self.stop(0)
+        self.stop(self.now_ms())
     }
 
     /// Ends the turn in progress, if one does, in this pause of it.
     pub fn end_in_pause(&mut self, pause: Pause) -> Option<TurnEvent> {
-        self.stop(self.now_ms().saturating_sub(pause.speech_end_ms))
+        self.stop(pause.speech_end_ms)
     }
 
-    /// Ends the turn in progress, whose speech ended `silence_ms` ago.
-    fn stop(&mut self, silence_ms: u64) -> Option<TurnEvent> {
+    /// Ends the turn in progress, whose speech has ended.
+    fn stop(&mut self, speech_end_ms: u64) -> Option<TurnEvent> {
         self.vad.end_span();
         let start_ms = self.turn_start_ms.take()?;
         let end_ms = self.now_ms();
         self.last_end_ms = end_ms;
-        let speech_end_ms = end_ms.saturating_sub(silence_ms);
         Some(TurnEvent::SpeechStopped { start_ms, end_ms, speech_end_ms })
     }
 

@@ -344,14 +344,14 @@ mod tests {
         assert_eq!(take(&mut turn, said(), 1_200), 1);
         (turn.end_ms, turn.speech_end_ms) = (Some(1_500), 1_000);
         assert!(turn.is_transcribed());
-        turn.speech_end_ms = 1_200;
+        turn.speech_end_ms = 1_150;
         assert!(!turn.is_transcribed(), "a word may follow");
-        take(&mut turn, None, 1_400);
+        take(&mut turn, None, 1_250);
         assert!(!turn.is_transcribed(), "there was no transcript");
         let two = word("two", 900, 1_100);
-        take(&mut turn, Some(vec![LiveWord { certainty: 0.5, ..two.clone() }]), 1_400);
+        take(&mut turn, Some(vec![LiveWord { certainty: 0.5, ..two.clone() }]), 1_250);
         assert!(!turn.is_transcribed(), "a word is doubtful");
-        take(&mut turn, Some(vec![two, word("you", 1_300, 1_400)]), 1_400);
+        take(&mut turn, Some(vec![two, word("you", 1_200, 1_240)]), 1_250);
         assert!(turn.is_transcribed());
         let rest = turn.finish();
         assert_eq!(concatenated(&rest), " two", "the last word is in the silence");
