@@ -88,9 +88,11 @@ where
             on_event(Event::Read(index, &file));
             let reached = |seconds| on_event(Event::Reached(index, seconds));
             let audio = AudioInput::File(file.into());
-            let text = transcribe(engines.text, request(audio.clone()), reached);
-            let Some(speakers) = engines.speakers else { return text.await };
-            let turns = transcribe(speakers, EngineCoreRequest::diarization(audio), |_| {});
+            let mut text = request(audio);
+            let turns =
+                engines.speakers.map(|speakers| transcribe(speakers, text.split_diarization(), |_| {}));
+            let text = transcribe(engines.text, text, reached);
+            let Some(turns) = turns else { return text.await };
             let (mut done, turns) = tokio::try_join!(text, turns)?;
             let segments = std::mem::take(&mut done.transcript.segments);
             done.turns = named(turns.transcript.segments, engines.known)?;

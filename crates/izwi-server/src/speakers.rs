@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use izwi_core::engine::known_speakers::{self, KnownSpeaker, NoEmbeddings};
 use izwi_core::engine::speakers::SpeakerJoin;
 use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, EngineOutput, Priority, Segment, Task};
@@ -77,13 +76,6 @@ impl Speakers {
         Ok(self)
     }
 
-    /// The request for the speakers of the recording of `request`.
-    pub(crate) fn request(request: &EngineCoreRequest) -> EngineCoreRequest {
-        let audio_input = request.audio_input.clone();
-        let turns = EngineCoreRequest { audio_input, ..EngineCoreRequest::diarization(Bytes::new()) };
-        turns.with_priority(request.priority)
-    }
-
     /// Transcribes a recording on `engine`; each segment of the transcript has one speaker. The request asks for the times of
     /// words.
     ///
@@ -92,10 +84,10 @@ impl Speakers {
     pub async fn generate(
         &self,
         engine: &Engine,
-        request: EngineCoreRequest,
+        mut request: EngineCoreRequest,
         param: &'static str,
     ) -> Result<EngineOutput, ApiError> {
-        let (id, turns) = (request.id.clone(), Self::request(&request));
+        let (id, turns) = (request.id.clone(), request.split_diarization());
         let refused = |engine: &Engine, error| {
             ApiError::from_engine(error, &engine.profile().model, &id).about_recording(param)
         };

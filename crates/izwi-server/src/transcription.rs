@@ -179,6 +179,11 @@ fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
 /// Refuses what the format of the answer does not carry.
 fn check_format(options: &TranscriptionOptions, format: TranscriptFormat) -> Result<(), ApiError> {
     let (json, verbose) = (TranscriptFormat::Json, TranscriptFormat::VerboseJson);
+    if options.max_speakers.is_some() && format != TranscriptFormat::DiarizedJson {
+        let message =
+            "max_speakers is only for transcripts with speakers; set response_format to diarized_json";
+        return Err(ApiError::invalid("max_speakers", message));
+    }
     for (asked, param, entry, carrier, name) in [
         (options.logprobs(), "include", "logprobs", json, "json"),
         (options.words(), "timestamp_granularities", "word", verbose, "verbose_json"),
@@ -285,6 +290,8 @@ mod tests {
             response_format: text(format),
             ..fields()
         };
+        let options = TranscriptionOptions { max_speakers: Some(2), ..Default::default() };
+        transcribe(asking(options), "max_speakers");
         transcribe(known(&["agent"], &[], "json"), names);
         transcribe(known(&[], &["AAAA"], "json"), data);
         transcribe(known(&["agent"], &[], "diarized_json"), names);

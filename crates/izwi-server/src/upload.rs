@@ -30,7 +30,7 @@ use crate::ignored::IgnoredFields;
 use crate::json_size;
 use crate::slow_body::is_slow;
 use crate::state::AppState;
-pub(crate) use fields::{RecordingFields, TextPart};
+pub use fields::{RecordingFields, TextPart, parse, parse_bool};
 pub use memory::UploadMemory;
 
 /// The most parts of a form.
@@ -48,18 +48,24 @@ impl Recording {
     pub fn file(file: Bytes, param: &'static str) -> Self {
         Self { audio: AudioInput::File(file), param }
     }
+
+    /// The field that errors name.
+    pub fn param(&self) -> &'static str {
+        self.param
+    }
 }
 
 /// A request that carries a recording.
 #[derive(Debug)]
 pub struct Upload<F> {
     /// The fields without the recording.
-    pub(crate) fields: F,
-    pub(crate) recording: Recording,
+    pub fields: F,
+    /// The recording.
+    pub recording: Recording,
     /// What else the request has.
-    pub(crate) ignored: IgnoredFields,
+    pub ignored: IgnoredFields,
     /// Its share of the upload memory.
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    pub memory: Option<OwnedSemaphorePermit>,
 }
 
 impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {

@@ -89,6 +89,9 @@ transcription_options! {
     /// Words and phrases that are likely in the recording, such as names: at most 128, each of at most 128 characters.
     keywords / "keywords[]": Vec<String> = List(ListLimits { max_chars: 128, ..ListLimits::any(128) }), "take keywords",
         flag "keyword" "WORD" "A word or phrase that is likely in the recording, such as a name; may repeat";
+    /// The most speakers that are told apart, of transcripts with speakers.
+    max_speakers: Option<u64> = Whole(1..=32), "bound the number of speakers",
+        flag "max-speakers" "N" "The most speakers that are told apart, 1 to 32; with --speakers";
 }
 
 impl TranscriptionOptions {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::{ValueEnum, ValueHint};
 use izwi_core::engine::known_speakers::named;
 use izwi_core::engine::speakers::label;
-use izwi_core::engine::{EngineCoreRequest, Segment};
+use izwi_core::engine::{EngineCoreRequest, Segment, TranscriptionOptions};
 use izwi_hub::Task;
 use serde_json::json;
 
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// File to write; - is standard output
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
+    /// The most speakers that are told apart
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=32))]
+    max_speakers: Option<u64>,
     /// Fail if the model is not installed, instead of pulling it
     #[arg(long)]
     no_pull: bool,
@@ -110,7 +113,8 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             })
         };
         let recordings = vec![std::future::ready(Ok(recording))];
-        let request = EngineCoreRequest::diarization;
+        let options = TranscriptionOptions { max_speakers: args.max_speakers, ..Default::default() };
+        let request = |audio| EngineCoreRequest::diarization(audio).with_transcription(options.clone());
         transcription::transcribe_all(&engine, recordings, request, &mut interrupt, on_event, deliver).await
     })
 }

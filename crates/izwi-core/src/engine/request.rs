@@ -152,6 +152,18 @@ impl EngineCoreRequest {
         Self { audio_input: Some(audio.into()), ..Self::new(Task::Diarize) }
     }
 
+    /// The request for who speaks in the recording of this one, with the options of that, which this one loses.
+    #[must_use]
+    pub fn split_diarization(&mut self) -> Self {
+        let max_speakers = self.transcription.max_speakers.take();
+        Self {
+            audio_input: self.audio_input.clone(),
+            priority: self.priority,
+            transcription: TranscriptionOptions { max_speakers, ..TranscriptionOptions::default() },
+            ..Self::new(Task::Diarize)
+        }
+    }
+
     /// Whether who speaks in `audio` has finished at its end: a transcript of one segment with
     /// [`end_of_turn`](crate::engine::Segment::end_of_turn) and no text. Somebody waits for it, so it is no bulk work.
     pub fn end_of_turn(audio: impl Into<AudioInput>) -> Self {

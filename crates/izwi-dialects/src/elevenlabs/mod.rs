@@ -1,4 +1,4 @@
-//! ElevenLabs: text to speech over HTTP and WebSocket, voices, models. Field names and shapes are those of the types of
+//! ElevenLabs: text to speech over HTTP and WebSocket, speech to text, voices, models. Field names and shapes are those of the types of
 //! `elevenlabs` 2.78 for Python.
 //!
 //! - Its model ids (`eleven_…`) stand for the default TTS model, and a voice id that looks like one of its own for the
@@ -16,6 +16,7 @@ mod listing;
 mod pieces;
 mod speech;
 mod stream;
+mod transcription;
 
 use std::sync::Arc;
 
@@ -52,6 +53,7 @@ impl Dialect for ElevenLabs {
             .routes(routes!(speech::stream))
             .routes(routes!(speech::convert_with_timestamps))
             .routes(routes!(speech::stream_with_timestamps))
+            .routes(routes!(transcription::convert))
             .routes(routes!(stream::one_context))
             .routes(routes!(stream::many_contexts))
             .routes(routes!(listing::voices))
@@ -63,7 +65,7 @@ impl Dialect for ElevenLabs {
     }
 
     fn owns(&self, path: &str) -> bool {
-        let starts = ["/v1/text-to-speech/", "/v1/voices", "/v2/voices", "/v1/user"];
+        let starts = ["/v1/text-to-speech/", "/v1/speech-to-text", "/v1/voices", "/v2/voices", "/v1/user"];
         starts.iter().any(|start| path.starts_with(start))
     }
 

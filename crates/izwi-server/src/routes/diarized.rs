@@ -60,11 +60,11 @@ impl Source {
 pub(super) async fn stream(
     engine: Lease,
     speakers: Speakers,
-    request: EngineCoreRequest,
+    mut request: EngineCoreRequest,
     field: &'static str,
 ) -> Result<Response, ApiError> {
     let Speakers { engine: listener, known } = speakers;
-    let turns = Source::start(listener, Speakers::request(&request), field).await?;
+    let turns = Source::start(listener, request.split_diarization(), field).await?;
     let text = Source::start(engine, request, field).await?;
     let transcript = DiarizedStream {
         text,

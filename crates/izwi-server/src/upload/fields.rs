@@ -30,7 +30,7 @@ const SPEAKER_PARTS: [(&str, usize); 4] = [
 
 /// A text part of a form.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TextPart {
+pub struct TextPart {
     pub(crate) name: &'static str,
     /// Whether it may occur more than once.
     pub(crate) repeats: bool,
@@ -39,13 +39,14 @@ pub(crate) struct TextPart {
 }
 
 impl TextPart {
-    fn new(name: &'static str, repeats: bool) -> Self {
+    /// A part with little text.
+    pub fn new(name: &'static str, repeats: bool) -> Self {
         Self { name, repeats, max_bytes: MAX_TEXT_BYTES }
     }
 }
 
 /// The fields of a request that carries one recording.
-pub(crate) trait RecordingFields: DeserializeOwned + Default + Send {
+pub trait RecordingFields: DeserializeOwned + Default + Send {
     /// Names of the form part that holds the recording; error messages name the first.
     const FILES: &'static [&'static str];
     /// Members of a JSON body that may hold the recording; error messages name the first.
@@ -254,7 +255,11 @@ fn with_vad_field(
     Ok(ChunkingStrategy::Vad(vad))
 }
 
-fn parse_bool(name: &str, text: &str) -> Result<bool, ApiError> {
+/// A switch of a form.
+///
+/// # Errors
+/// It is neither true nor false.
+pub fn parse_bool(name: &str, text: &str) -> Result<bool, ApiError> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" | "" => Ok(false),
@@ -262,7 +267,11 @@ fn parse_bool(name: &str, text: &str) -> Result<bool, ApiError> {
     }
 }
 
-fn parse<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result<T, ApiError> {
+/// A value of a form, which is `expected`.
+///
+/// # Errors
+/// It cannot be read.
+pub fn parse<T: std::str::FromStr>(name: &str, text: &str, expected: &str) -> Result<T, ApiError> {
     text.trim().parse().map_err(|_| unparsable(name, text, expected))
 }
 

@@ -69,6 +69,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     if options.words() && args.speakers {
         return Err(failure::usage("--words has no effect with --speakers", "leave one out"));
     }
+    if options.max_speakers.is_some() && !args.speakers {
+        return Err(failure::usage("--max-speakers bounds the speakers that are told", "add --speakers"));
+    }
     if args.format == Format::Rttm && !args.speakers {
         return Err(failure::usage("rttm tells who speaks, and nothing else", "add --speakers"));
     }

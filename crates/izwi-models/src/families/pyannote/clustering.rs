@@ -30,8 +30,14 @@ pub(super) struct Voice {
     pub(super) vector: Vec<f32>,
 }
 
-/// The speaker of each voice, counted from 0 without order; `None` where the window has more voices than there are speakers.
-pub(super) fn speakers(voices: &[Voice], plda: &Plda, settings: &Clustering) -> Vec<Option<usize>> {
+/// The speaker of each voice, of at most so many, counted from 0 without order; `None` where the window has more voices than there are
+/// speakers.
+pub(super) fn speakers(
+    voices: &[Voice],
+    plda: &Plda,
+    settings: &Clustering,
+    max_speakers: usize,
+) -> Vec<Option<usize>> {
     let clear: Vec<&[f32]> =
         voices.iter().filter(|voice| voice.is_clear).map(|voice| &voice.vector[..]).collect();
     if clear.len() < 2 {
@@ -43,7 +49,8 @@ pub(super) fn speakers(voices: &[Voice], plda: &Plda, settings: &Clustering) -> 
     let vectors: Vec<Vec<f64>> = learned.iter().map(|vector| plda.transform(vector)).collect();
     let (shares, weights) = mixture(&vectors, &groups, &plda.spread, settings);
     let kept: Vec<usize> = (0..weights.len()).filter(|&speaker| weights[speaker] > LEAST_SHARE).collect();
-    let centres: Vec<Vec<f64>> = kept.iter().map(|&speaker| centre(&learned, &shares, speaker)).collect();
+    let centres = kept.iter().map(|&speaker| centre(&learned, &shares, speaker)).collect();
+    let centres = merged(centres, kept.iter().map(|&speaker| weights[speaker]).collect(), max_speakers);
     let mut found = Vec::with_capacity(voices.len());
     for window in voices.chunk_by(|one, other| one.window == other.window) {
         let likeness: Vec<Vec<f64>> = window
@@ -205,6 +212,22 @@ fn mixture(
     (shares, weights)
 }
 
+/// At most so many centres: of more, the two that are most alike become one, in proportion to their weights.
+fn merged(mut centres: Vec<Vec<f64>>, mut weights: Vec<f64>, most: usize) -> Vec<Vec<f64>> {
+    while centres.len() > most.max(1) {
+        let pairs = (1..centres.len()).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
+        let alike = |&(a, b): &(usize, usize)| cosine(&centres[a], &centres[b]);
+        let Some((into, from)) = pairs.max_by(|one, other| alike(one).total_cmp(&alike(other))) else {
+            break;
+        };
+        let (centre, weight) = (centres.swap_remove(from), weights.swap_remove(from));
+        let share = weight / (weight + weights[into]);
+        centres[into].iter_mut().zip(&centre).for_each(|(own, other)| *own += share * (other - *own));
+        weights[into] += weight;
+    }
+    centres
+}
+
 /// The mean of the vectors by their share of a speaker.
 fn centre(vectors: &[&[f32]], shares: &[Vec<f64>], speaker: usize) -> Vec<f64> {
     let mass: f64 = shares.iter().map(|shares| shares[speaker]).sum();
@@ -215,10 +238,10 @@ fn centre(vectors: &[&[f32]], shares: &[Vec<f64>], speaker: usize) -> Vec<f64> {
     centre
 }
 
-fn cosine(vector: &[f32], centre: &[f64]) -> f64 {
+fn cosine<X: Copy + Into<f64>>(vector: &[X], centre: &[f64]) -> f64 {
     let (mut product, mut own, mut other) = (0.0, 0.0, 0.0);
     for (&x, &y) in vector.iter().zip(centre) {
-        let x = f64::from(x);
+        let x = x.into();
         (product, own, other) = (product + x * y, own + x * x, other + y * y);
     }
     let length = (own * other).sqrt();
@@ -268,6 +291,16 @@ mod tests {
         assert_eq!(joined(&slices, 0.3), [1, 0, 1, 0, 1, 2]);
         assert_eq!(joined(&slices, 0.0), [0, 1, 2, 3, 4, 5]);
         assert_eq!(joined(&slices, 3.0), [0; 6]);
+    }
+
+    #[test]
+    fn the_most_alike_of_too_many_speakers_are_one() {
+        let centres = || vec![vec![1.0, 0.0], vec![0.0, 2.0], vec![0.0, 1.0], vec![-1.0, 0.1]];
+        let weights = || vec![0.4, 0.1, 0.3, 0.2];
+        assert_eq!(merged(centres(), weights(), 4), centres());
+        assert_eq!(merged(centres(), weights(), 3), [vec![1.0, 0.0], vec![0.0, 1.25], vec![-1.0, 0.1]]);
+        assert_eq!(merged(centres(), weights(), 1).len(), 1);
+        assert_eq!(merged(Vec::new(), Vec::new(), 0).len(), 0);
     }
 
     #[test]

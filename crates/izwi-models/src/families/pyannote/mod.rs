@@ -78,6 +78,13 @@ struct Pyannote {
     warm_up: Arc<[f32]>,
 }
 
+/// A recording, and the most speakers that are told apart in it.
+#[derive(Debug)]
+struct Recording {
+    samples: Arc<[f32]>,
+    max_speakers: usize,
+}
+
 /// What is known of a recording.
 #[derive(Debug, Default)]
 struct Heard {
@@ -199,15 +206,16 @@ impl Pyannote {
         Ok(voices.into_iter().zip(vectors).map(voice).collect())
     }
 
-    /// The turns of a recording of `samples` samples that was heard to its end, with embeddings of their speakers.
-    fn turns(&self, heard: &Heard, samples: usize) -> Vec<Segment> {
-        let speakers = clustering::speakers(&heard.voices, &self.plda, &self.config.clustering);
+    /// The turns of a recording that was heard to its end, with embeddings of their speakers.
+    fn turns(&self, heard: &Heard, recording: &Recording) -> Vec<Segment> {
+        let settings = &self.config.clustering;
+        let speakers = clustering::speakers(&heard.voices, &self.plda, settings, recording.max_speakers);
         let mut names = vec![[None; SPEAKERS]; heard.windows.len()];
         for (voice, speaker) in heard.voices.iter().zip(&speakers) {
             names[voice.window][voice.place] = *speaker;
         }
         let speaking = turns::speaking(&heard.windows, &names);
-        let length_s = samples as f64 / SAMPLE_RATE_HZ as f64;
+        let length_s = recording.samples.len() as f64 / SAMPLE_RATE_HZ as f64;
         let (turns, order) = turns::turns(&speaking, length_s, self.config.min_pause_s);
         let embeddings: Vec<Arc<[f32]>> =
             order.iter().map(|&speaker| mean_embedding(&heard.voices, &speakers, speaker)).collect();
@@ -234,14 +242,14 @@ fn segment(turn: Turn, embeddings: &[Arc<[f32]>]) -> Segment {
 }
 
 /// The parts of an entry.
-fn parts<'a>(entry: &'a mut BatchEntry<'_>) -> Result<(&'a Arc<[f32]>, &'a mut Heard), Error> {
+fn parts<'a>(entry: &'a mut BatchEntry<'_>) -> Result<(&'a Recording, &'a mut Heard), Error> {
     let foreign = Error::Internal("an entry was prepared by another family");
-    let Some(samples) = entry.prepared.payload.downcast_ref::<Arc<[f32]>>() else { return Err(foreign) };
+    let Some(recording) = entry.prepared.payload.downcast_ref::<Recording>() else { return Err(foreign) };
     let Some(heard) = entry.state.downcast_mut::<Heard>() else { return Err(foreign) };
     if entry.start == 0 {
         *heard = Heard::default();
     }
-    Ok((samples, heard))
+    Ok((recording, heard))
 }
 
 impl SpeechModel for Pyannote {
@@ -255,7 +263,7 @@ impl SpeechModel for Pyannote {
 
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Listen(input) = input else { return Err(InputError::other_task("listens", "input")) };
-        input.options.check_taken(&["seed"])?;
+        input.options.check_taken(&["seed", "max_speakers"])?;
         if input.chunk_ms.is_some() {
             let message = "this model tells speakers at the end of a recording alone; leave chunk_ms out, or choose a \
                            model for live audio";
@@ -263,7 +271,12 @@ impl SpeechModel for Pyannote {
         }
         let pieces = windows(input.samples.len()).div_ceil(WINDOWS);
         let units = vec![PIECE_TOKENS.min(limits.max_tokens_per_step); pieces];
-        Ok(Prepared::new(Work::Units(units.into()), Arc::new(Arc::clone(&input.samples))))
+        let max_speakers = input.options.max_speakers.and_then(|most| most.try_into().ok());
+        let recording = Recording {
+            samples: Arc::clone(&input.samples),
+            max_speakers: max_speakers.unwrap_or(usize::MAX),
+        };
+        Ok(Prepared::new(Work::Units(units.into()), Arc::new(recording)))
     }
 
     fn start(&self, _prepared: &Prepared) -> SequenceState {
@@ -272,25 +285,25 @@ impl SpeechModel for Pyannote {
 
     fn forward(&self, _kv: &mut KvPool, batch: &mut [BatchEntry<'_>]) -> Result<Vec<EntryResult>, Error> {
         let entries: Vec<_> = batch.iter_mut().map(parts).collect();
-        let next = |entry: &Result<(&Arc<[f32]>, &mut Heard), Error>| match entry {
-            Ok((samples, heard)) => Piece::of(samples, heard.windows.len()),
+        let next = |entry: &Result<(&Recording, &mut Heard), Error>| match entry {
+            Ok((recording, heard)) => Piece::of(&recording.samples, heard.windows.len()),
             Err(_) => None,
         };
         let pieces: Vec<Option<Piece>> = entries.iter().map(next).collect();
         let own: Vec<&Piece> = pieces.iter().flatten().collect();
         let mut masks = if own.is_empty() { Vec::new() } else { self.segment(&own)? }.into_iter();
         let results = entries.into_iter().zip(&pieces).map(|(entry, piece)| {
-            let (samples, heard) = entry?;
+            let (recording, heard) = entry?;
             if let Some(piece) = piece {
                 let missing = Error::Internal("the network has no result for a piece");
                 let masks = masks.next().ok_or(missing)?;
                 heard.voices.extend(self.voices(piece, &masks, heard.windows.len())?);
                 heard.windows.extend(masks);
             }
-            if heard.windows.len() < windows(samples.len()) {
+            if heard.windows.len() < windows(recording.samples.len()) {
                 return Ok(StepOutput::default());
             }
-            let segments = self.turns(heard, samples.len());
+            let segments = self.turns(heard, recording);
             Ok(StepOutput { segments, finished: true, ..StepOutput::default() })
         });
         Ok(results.collect())
