@@ -1,4 +1,4 @@
-"""The `elevenlabs` package against a server of Izwi: speech, streams, timestamps, WebSockets, listings, errors.
+"""The `elevenlabs` package against a server of Izwi: speech, streams, timestamps, WebSockets, transcripts, listings, errors.
 
 Usage: elevenlabs_client.py URL KEY
 """
@@ -274,6 +274,27 @@ def check_errors():
     passed("errors")
 
 
+def check_transcripts():
+    pcm = joined(speech.convert(VOICE, text=TEXT, output_format="wav_24000", seed=7))
+    convert = client.speech_to_text.convert
+    transcript = convert(model_id="scribe_v2", file=io.BytesIO(pcm), language_code="en", keyterms=["Izwi"])
+    said = [word for word in transcript.words if word.type == "word"]
+    bare = [word.text.strip(".,").lower() for word in said]
+    assert bare == TEXT.replace(".", "").lower().split(), bare
+    assert "".join(word.text for word in transcript.words) == transcript.text, transcript
+    assert all(a.start <= a.end <= b.end for a, b in zip(said, said[1:])), said
+    assert transcript.language_code == "en" and transcript.language_probability == 1, transcript
+    passed("transcripts")
+    letters = convert(model_id="scribe_v2", file=io.BytesIO(pcm), timestamps_granularity="character")
+    assert [letter.text for letter in letters.words[0].characters] == list("The"), letters.words[0]
+    passed("timestamps_granularity")
+    url = "https://example.org/speech.mp3"
+    refused(lambda: convert(model_id="scribe_v2", cloud_storage_url=url), 400, "invalid_value", "cloud_storage_url")
+    # No model that tells speakers is installed.
+    refused(lambda: convert(model_id="scribe_v2", file=io.BytesIO(pcm), diarize=True), 400, "invalid_value", "diarize")
+    passed("errors of transcripts")
+
+
 def check_cancel():
     body = speech.stream(VOICE, text=" ".join([TEXT] * 40), output_format="pcm_24000")
     assert next(body)
@@ -292,4 +313,5 @@ check_contexts()
 check_realtime()
 check_errors()
 check_formats()
+check_transcripts()
 check_cancel()

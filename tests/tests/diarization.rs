@@ -1,4 +1,4 @@
-//! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and Deepgram's `diarize`.
+//! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and `diarize` of Deepgram and ElevenLabs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use anyhow::{Context, Result, ensure};
@@ -128,6 +128,39 @@ async fn speakers_of_words_are_told_to_clients_of_deepgram() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn speakers_of_words_are_told_to_clients_of_elevenlabs() -> Result<()> {
+    let server = server("diarized-elevenlabs").await?;
+    let ask = async |fields: &[(&str, &str)]| -> Result<(u16, Value)> {
+        let form = Form::new().file("file", &recording(2.5)).text("model_id", "scribe_v1");
+        let form = fields.iter().fold(form, |form, (name, value)| form.text(name, value));
+        let response = server.post_form("/v1/speech-to-text", form).await?;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let (status, body) = ask(&[("diarize", "True"), ("num_speakers", "2"), ("tag_audio_events", "true")]).await?;
+    assert_eq!((status, body["text"].as_str()), (200, Some(&*SAYS.join(" "))), "{body}");
+    let words = body["words"].as_array().context("words")?;
+    let said = words.iter().filter(|word| word["type"] == "word");
+    let said: Vec<_> = said.map(|word| (word["text"].as_str(), word["speaker_id"].as_str())).collect();
+    let expected = [("how", 0), ("are", 0), ("you", 0), ("fine", 1), ("good", 0)];
+    let names = ["speaker_0", "speaker_1"];
+    assert_eq!(said, expected.map(|(word, who)| (Some(word), Some(names[who]))), "{body}");
+    assert_eq!(words.iter().filter(|word| word["type"] == "spacing").count(), expected.len() - 1);
+    let (_, plain) = ask(&[("timestamps_granularity", "none")]).await?;
+    let first = &plain["words"][0];
+    ensure!(first["speaker_id"].is_null() && first.get("start").is_none(), "{first}");
+    for (fields, param) in [
+        (&[("num_speakers", "2")][..], "num_speakers"),
+        (&[("diarize", "true"), ("num_speakers", "40")], "num_speakers"),
+        (&[("source_url", "https://example.org/a.mp3")], "source_url"),
+        (&[("model_id", "unknown")], "model"),
+    ] {
+        let (status, body) = ask(fields).await?;
+        ensure!((400..500).contains(&status) && body["detail"]["param"] == param, "{status}: {body}");
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
     let plain = Setup::listener("no-speakers").start().await?;
     let refusal = async |response: reqwest::Response| -> Result<(u16, Value)> {
@@ -145,6 +178,7 @@ async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
     for (fields, param) in [
         (&[("known_speaker_names[]", "agent")][..], "known_speaker_names"),
         (&[("include[]", "logprobs")], "include"),
+        (&[("max_speakers", "33")], "max_speakers"),
         (&[("model", "speakers-refused-who")], "model"),
     ] {
         let (status, body) = refusal(server.post_form(TRANSCRIPTIONS, form(fields)).await?).await?;

@@ -1,4 +1,4 @@
-//! The real `elevenlabs` package for Python against the real server with the weights of hibari.
+//! The real `elevenlabs` package for Python against the real server with the weights of hibari and Whisper.
 
 use std::path::PathBuf;
 
@@ -10,21 +10,24 @@ use izwi_tests::{TestServer, eventually};
 
 use super::{python, root};
 
+const ASR: &str = "whisper-base";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_elevenlabs_package_speaks_streams_and_lists() -> Result<()> {
+async fn the_elevenlabs_package_speaks_streams_transcribes_and_lists() -> Result<()> {
     let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
-    let config = EngineCoreConfig {
-        model: DEFAULT_MODEL.to_owned(),
-        home: Some(home),
-        admission: false,
-        ..EngineCoreConfig::default()
+    let load = async |model: &str| -> Result<Engine> {
+        let (model, home) = (model.to_owned(), Some(home.clone()));
+        let config = EngineCoreConfig { model, home, admission: false, ..EngineCoreConfig::default() };
+        let engine = Engine::new(config)?;
+        engine.ready().await?;
+        Ok(engine)
     };
-    let engine = Engine::new(config)?;
-    engine.ready().await?;
-    let registry = Registry::new(RegistryConfig::new(DEFAULT_MODEL));
+    let engine = load(DEFAULT_MODEL).await?;
+    let default_asr = Some(ASR.to_owned());
+    let registry = Registry::new(RegistryConfig { default_asr, ..RegistryConfig::new(DEFAULT_MODEL) });
     registry.set(DEFAULT_MODEL, Slot::Ready(engine.clone()));
+    registry.set(ASR, Slot::Ready(load(ASR).await?));
     let server = ServerConfig { api_key: Some(KEY.to_owned()), ..ServerConfig::default() };
     let server = TestServer::listen(server, registry, Recorder::install()?).await?;
     let url = format!("http://{}", server.address);
