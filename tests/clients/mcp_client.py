@@ -1,9 +1,9 @@
 """Speaks and listens through the Model Context Protocol with the real `mcp` package, as an agent does.
 
-usage: mcp_client.py IZWI BASE_URL KEY FOLDER RECORDING WORD
+usage: mcp_client.py IZWI BASE_URL KEY FOLDER RECORDING WORD HEARD
 
 IZWI is the program, whose environment has a model store and a microphone. BASE_URL and KEY are those of a running server.
-RECORDING is a WAV file whose transcript by the default ASR model has WORD in it, and so has what the microphone hears.
+RECORDING is a WAV file whose transcript by the default ASR model has WORD in it, and the first turn that the microphone hears HEARD.
 Exits with a traceback at the first deviation from the protocol; prints one line for each check that passed.
 """
 
@@ -26,8 +26,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-IZWI, BASE_URL, KEY, FOLDER, RECORDING, WORD = sys.argv[1:]
-LONG = "The quick brown fox jumps over the lazy dog. " * 200
+IZWI, BASE_URL, KEY, FOLDER, RECORDING, WORD, HEARD = sys.argv[1:]
+LONG = "The quick brown fox jumps over the lazy dog. " * 90
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -83,6 +83,7 @@ async def check_lists(client: Client, names: set[str]) -> None:
     await refused(client, "missing field `text`", "speak", {})
     await refused(client, "unknown field `txt`", "speak", {"text": "a", "txt": "b"})
     await refused(client, "voice 'nobody'", "speak", {"text": "a", "voice": "nobody"})
+    await refused(client, "text has more than 4096 characters", "speak", {"text": "a" * 4_097})
     await refused(client, "speed", "speak", {"text": "a", "speed": 9})
     await refused(client, "model 'nothing' is unknown", "speak", {"text": "a", "model": "nothing"})
 
@@ -121,7 +122,7 @@ async def check_stdio(mode: str, port: str | None) -> None:
             progress.append(done)
 
         heard = text_of(await client.call_tool("listen_once", {"seconds": 60}, progress_callback=note))
-        assert WORD in heard, heard
+        assert HEARD in heard, heard
         assert progress == sorted(set(progress)) and progress, progress
         await refused(client, "give 1 to 600", "listen_once", {"seconds": 0})
         if port:
@@ -152,7 +153,7 @@ async def check_http(mode: str) -> None:
             result = await client.call_tool("speak", {"text": "Good morning. " * 30}, progress_callback=note)
             assert not result.is_error and result.content[0].mime_type == "audio/wav", result
             assert seconds_of(io.BytesIO(base64.b64decode(result.content[0].data))) > 20
-            await refused(client, "more than 8388608 bytes", "speak", {"text": LONG[:9_000]})
+            await refused(client, "more than 8388608 bytes", "speak", {"text": LONG})
             await is_left(client, {})
     print(f"passed: tools over HTTP, {mode}")
 

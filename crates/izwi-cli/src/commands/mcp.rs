@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         let mut interrupt = Interrupt::listen()?;
         let tools = Tools {
             place: place(args, resolved).await?,
-            client: reqwest::Client::builder().no_proxy().build().context("no client of HTTP")?,
+            client: izwi_remote::plain_client().context("cannot make a client of HTTP")?,
             max_bytes: resolved.settings.server.config.max_upload_bytes,
             speaker: Mutex::default(),
             microphone: Mutex::default(),
@@ -209,8 +209,7 @@ impl Tools {
         let player = if file.is_none() { Some(Player::find(true)?) } else { None };
         let _turn = if player.is_some() { Some(self.speaker.lock().await) } else { None };
         let mut response = self.call(speech.call("pcm")).await?;
-        let rate_hz = response.headers().get("x-sample-rate").and_then(|rate| rate.to_str().ok()?.parse().ok());
-        let rate_hz: u32 = rate_hz.context("the server told no sample rate")?;
+        let rate_hz = tools::sample_rate_hz(response.headers()).map_err(Error::msg)?;
         let mut file = file.map(|(path, format)| AudioFile::create(&path, format, rate_hz)).transpose()?;
         let mut playing = player.map(|player| player.open_stream(rate_hz)).transpose()?;
         let (mut bytes, mut count) = (Vec::new(), 0);

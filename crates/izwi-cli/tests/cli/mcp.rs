@@ -33,7 +33,7 @@ fn agents_speak_and_listen() {
     let program = izwi.command(&[]);
     let mut client = Command::new(python);
     client.arg(root.join("tests/clients/mcp_client.py")).arg(program.get_program());
-    client.args([&url, KEY, &folder]).arg(root.join("assets/speech/jfk.wav")).arg("country");
+    client.args([&url, KEY, &folder]).arg(root.join("assets/speech/jfk.wav")).args(["country", "Americans"]);
     for (name, value) in program.get_envs() {
         match value {
             Some(value) => client.env(name, value),

@@ -17,6 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::LengthLimitError;
+use izwi_audio::wav;
 use izwi_core::engine::RequestId;
 use izwi_server::openapi::MessageRefusals;
 use izwi_server::record::{self, RequestRecord};
@@ -53,7 +54,8 @@ pub(crate) struct Mcp;
 
 impl Dialect for Mcp {
     fn routes(&self, config: &ServerConfig) -> OpenApiRouter<AppState> {
-        let api: Router<AppState> = izwi_server::routes(config, Dialects::default()).into();
+        let none = Dialects::default();
+        let api: Router<AppState> = izwi_server::routes(config, none).layer(Extension(none)).into();
         OpenApiRouter::new().routes(routes!(message)).layer(Extension(Api(api)))
     }
 }
@@ -123,18 +125,18 @@ struct Tools {
 }
 
 impl Tools {
-    /// The body of the answer to a call, at most `limit` bytes.
-    async fn call(&self, call: Call, limit: usize) -> Result<Bytes, String> {
+    /// The answer to a call, with a body of at most `limit` bytes.
+    async fn call(&self, call: Call, limit: usize) -> Result<Response<Bytes>, String> {
         let method = if call.body.is_some() { Method::POST } else { Method::GET };
         let body = call.body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder().method(method).uri(call.path).extension(self.id.clone());
         let request = request.header(header::CONTENT_TYPE, JSON).body(body).map_err(|error| error.to_string())?;
         let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
-        let is_refused = !response.status().is_success();
-        let body = to_bytes(response.into_body(), if is_refused { tools::MAX_REFUSAL_BYTES } else { limit }).await;
-        match body {
+        let (parts, body) = response.into_parts();
+        let is_refused = !parts.status.is_success();
+        match to_bytes(body, if is_refused { tools::MAX_REFUSAL_BYTES } else { limit }).await {
             Ok(body) if is_refused => Err(tools::refusal(&body)),
-            Ok(body) => Ok(body),
+            Ok(body) => Ok(Response::from_parts(parts, body)),
             Err(error) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
                 Err(format!("the answer has more than {limit} bytes; ask for a part of it"))
             }
@@ -143,14 +145,18 @@ impl Tools {
     }
 
     async fn json(&self, call: Call) -> Result<Value, String> {
-        serde_json::from_slice(&self.call(call, MAX_JSON_BYTES).await?).map_err(|error| error.to_string())
+        let answer = self.call(call, MAX_JSON_BYTES).await?;
+        serde_json::from_slice(answer.body()).map_err(|error| error.to_string())
     }
 
     async fn work(&self, name: &str, mut arguments: JsonObject) -> Result<CallToolResult, String> {
         match name {
             "speak" => {
                 let speech: Speech = tools::read(arguments)?;
-                let audio = self.call(speech.call("wav"), MAX_SPEECH_BYTES).await?;
+                let answer = self.call(speech.call("pcm"), MAX_SPEECH_BYTES).await?;
+                let (rate_hz, samples) = (tools::sample_rate_hz(answer.headers())?, answer.body());
+                // It is at most the limit.
+                let audio = [&wav::header(rate_hz, samples.len() as u32)[..], samples].concat();
                 Ok(CallToolResult::success(vec![ContentBlock::audio(STANDARD.encode(audio), "audio/wav")]))
             }
             "transcribe" => {

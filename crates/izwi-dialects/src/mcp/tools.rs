@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use izwi_types::excerpt;
 use rmcp::handler::server::common::schema_for_type;
 use rmcp::model::{
@@ -144,11 +145,24 @@ pub fn text(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text)])
 }
 
+/// The sample rate of an answer with audio.
+///
+/// # Errors
+/// It tells none.
+pub fn sample_rate_hz(headers: &HeaderMap) -> Result<u32, String> {
+    let rate_hz = headers.get("x-sample-rate").and_then(|rate| rate.to_str().ok()?.parse().ok());
+    rate_hz.ok_or_else(|| "the server told no sample rate".to_owned())
+}
+
 /// What the API tells of a request that it refuses.
 pub fn refusal(body: &[u8]) -> String {
-    let envelope: Option<Value> = serde_json::from_slice(body).ok();
-    let message = envelope.as_ref().and_then(|envelope| envelope["error"]["message"].as_str());
-    message.unwrap_or("the server refused the request without a reason; see its log").to_owned()
+    let envelope: Value = serde_json::from_slice(body).unwrap_or_default();
+    match (&envelope["error"]["message"], envelope["error"]["param"].as_str()) {
+        // The field has another name here.
+        (Value::String(message), Some("input")) => message.replacen("input", "text", 1),
+        (Value::String(message), _) => message.clone(),
+        _ => "the server refused the request without a reason; see its log".to_owned(),
+    }
 }
 
 /// Takes a text argument; one that is empty is as good as none.
