@@ -22,5 +22,11 @@ pub use self::wyoming::Wyoming;
 
 /// Every dialect that speaks HTTP or WebSocket.
 pub const fn all() -> Dialects {
-    Dialects::new(&[&deepgram::Deepgram, &elevenlabs::ElevenLabs, &realtime::Realtime, &local::Local, &mcp::Mcp])
+    Dialects::new(&[
+        &deepgram::Deepgram,
+        &elevenlabs::ElevenLabs,
+        &realtime::Realtime,
+        &local::Local,
+        &mcp::Mcp,
+    ])
 }

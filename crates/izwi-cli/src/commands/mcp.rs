@@ -52,8 +52,11 @@ const OUTPUT: TextArgument = TextArgument {
     description: "Path of an audio file to write instead, in the format of its extension, such as .wav; replaces an existing one.",
     is_required: false,
 };
-const PATH: TextArgument =
-    TextArgument { name: "path", description: "Path of the recording, of any common format.", is_required: true };
+const PATH: TextArgument = TextArgument {
+    name: "path",
+    description: "Path of the recording, of any common format.",
+    is_required: true,
+};
 
 /// Give agents a voice and ears, over the Model Context Protocol
 ///
@@ -73,7 +76,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of requests are results of tools.
-    logging::begin(&resolved.settings, "error,symphonia=off,rmcp=off");
+    logging::begin(&resolved.settings, "error,symphonia=off");
     let runtime = engine::runtime()?;
     let served = runtime.block_on(async {
         let mut interrupt = Interrupt::listen()?;
@@ -187,7 +190,7 @@ impl Tools {
             }
             "transcribe" => {
                 let path = tools::take(&mut arguments, PATH.name).map_err(Error::msg)?;
-                let path = PathBuf::from(path.context("path is missing; give that of a recording")?);
+                let path = ordinary(&path.context("path is missing; give that of a recording")?)?;
                 let hearing: Hearing = tools::read(arguments).map_err(Error::msg)?;
                 let max_bytes = self.max_bytes as u64;
                 let read = move || input::read_file(&path, max_bytes).map(|bytes| STANDARD.encode(bytes));
@@ -208,12 +211,14 @@ impl Tools {
         let file = output.map(destination).transpose()?;
         let player = if file.is_none() { Some(Player::find(true)?) } else { None };
         let _turn = if player.is_some() { Some(self.speaker.lock().await) } else { None };
-        let mut response = self.call(speech.call("pcm")).await?;
+        let mut response = self.call(speech.call(player.is_some())).await?;
         let rate_hz = tools::sample_rate_hz(response.headers()).map_err(Error::msg)?;
         let mut file = file.map(|(path, format)| AudioFile::create(&path, format, rate_hz)).transpose()?;
         let mut playing = player.map(|player| player.open_stream(rate_hz)).transpose()?;
         let (mut bytes, mut count) = (Vec::new(), 0);
-        while let Some(more) = response.chunk().await.context("the model failed; the speech is not complete")? {
+        while let Some(more) =
+            response.chunk().await.context("the model failed; the speech is not complete")?
+        {
             bytes.extend_from_slice(&more);
             let (pairs, rest) = bytes.as_chunks::<2>();
             let samples: Vec<f32> =
@@ -341,15 +346,20 @@ async fn until(limit: Option<Instant>) {
     }
 }
 
-/// The file at a path of an agent, which can be written.
+/// The file to write at a path of an agent.
 fn destination(path: &str) -> Result<(PathBuf, &'static Format)> {
-    let path = std::path::absolute(path).with_context(|| format!("'{path}' is no path"))?;
-    if is_special(&path) {
-        let message = format!("{} is a device or a pipe", path.display());
-        return Err(failure::with_help(message, "name a file, such as speech.wav"));
-    }
+    let path = ordinary(path)?;
     sink::check_file(&path)?;
     Target::file(&path)
+}
+
+/// The whole path of a file: devices and pipes are none for an agent.
+fn ordinary(path: &str) -> Result<PathBuf> {
+    let path = std::path::absolute(path).with_context(|| format!("'{path}' is no path"))?;
+    if is_special(&path) {
+        return Err(failure::with_help(format!("{} is a device or a pipe", path.display()), "name a file"));
+    }
+    Ok(path)
 }
 
 /// What an agent is told of a failure: as a terminal is, without the word before it.
@@ -369,11 +379,12 @@ impl ServerHandler for Tools {
     ) -> Result<ListToolsResult, ErrorData> {
         let speak = "Speaks a text aloud on the user's machine, or writes the audio to a file.";
         let transcribe = "Returns the text of a recording in a file.";
-        let listen_once = "Listens to the microphone until the user has said something, and returns its text.";
+        let listen_once =
+            "Listens to the microphone until the user has said something, and returns its text.";
         Ok(ListToolsResult::with_all_items(vec![
-            tools::tool::<Speech>("speak", speak, &[OUTPUT]),
-            tools::tool::<Hearing>("transcribe", transcribe, &[PATH]),
-            tools::tool::<Listening>("listen_once", listen_once, &[]),
+            tools::tool::<Speech>("speak", speak, &[OUTPUT], false),
+            tools::tool::<Hearing>("transcribe", transcribe, &[PATH], true),
+            tools::tool::<Listening>("listen_once", listen_once, &[], false),
             tools::voices(),
         ]))
     }
@@ -385,5 +396,45 @@ impl ServerHandler for Tools {
     ) -> Result<CallToolResponse, ErrorData> {
         let work = self.work(&request.name, request.arguments.unwrap_or_default());
         tools::run(async { work.await.map_err(|error| told(&error)) }, &context, true).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_with_the_first_text() {
+        let mut turn = Turn::default();
+        let mut take = |kind: &str, more: Value| {
+            let mut event = json!({"type": kind});
+            event.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+            let text = turn.take(&event).map_err(|error| error.to_string());
+            (text, turn.is_speaking, turn.waits)
+        };
+        assert_eq!(take("session.updated", json!({})), (Ok(None), false, false));
+        assert_eq!(take("input_audio_buffer.speech_started", json!({})), (Ok(None), true, false));
+        assert_eq!(take("input_audio_buffer.committed", json!({})), (Ok(None), false, true));
+        let completed = "conversation.item.input_audio_transcription.completed";
+        assert_eq!(take(completed, json!({"transcript": " "})), (Ok(None), false, false), "a cough");
+        assert_eq!(take(completed, json!({"transcript": " Hello. "})).0, Ok(Some("Hello.".to_owned())));
+        assert_eq!(take("error", json!({"error": {"message": "no room"}})).0, Err("no room".to_owned()));
+    }
+
+    #[test]
+    fn agents_name_ordinary_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str| {
+            let path = folder.path().join(name).display().to_string();
+            destination(&path).map(|(_, format)| format.name).map_err(|error| told(&error))
+        };
+        assert_eq!(named("a.wav"), Ok("wav"));
+        assert!(named("a").unwrap_err().contains("has no extension"));
+        assert!(named("no/a.wav").unwrap_err().contains("create the folder"));
+        #[cfg(unix)]
+        assert_eq!(
+            ordinary("/dev/null").map_err(|error| told(&error)).unwrap_err(),
+            "/dev/null is a device or a pipe\nhelp: name a file"
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The Model Context Protocol, spoken by its published Python package with `izwi mcp` and with a server.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::sound::{clip, install};
 use super::{Izwi, refused};
@@ -47,6 +47,42 @@ fn agents_speak_and_listen() {
     server.wait().unwrap();
     let told = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(told.contains("passed: garbage is skipped"), "{told}\n{}", log.join().unwrap().join("\n"));
+}
+
+/// Every program that a configuration of the page names answers as a server of the protocol.
+#[test]
+fn the_configurations_of_the_page_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let page = fs::read_to_string(root.join("docs/mcp.md")).unwrap();
+    let blocks = page.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",
+        "capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
+    let izwi = Izwi::alone();
+    let (mut programs, mut addresses) = (0, 0);
+    for block in blocks {
+        let configuration: serde_json::Value = serde_json::from_str(block).unwrap();
+        // The member that has the servers differs from client to client.
+        let servers = configuration.as_object().unwrap().values().next().unwrap().as_object().unwrap();
+        for server in servers.values() {
+            if let Some(url) = server["url"].as_str() {
+                assert_eq!(url, "http://127.0.0.1:8080/mcp");
+                addresses += 1;
+                continue;
+            }
+            assert_eq!(server["command"], "izwi", "{block}");
+            let arguments: Vec<&str> =
+                server["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+            let mut child =
+                izwi.command(&arguments).env("IZWI_PORT", "1").stdin(Stdio::piped()).spawn().unwrap();
+            let line = initialize.replace('\n', " ") + "\n";
+            child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(answer["result"]["serverInfo"]["name"], "izwi", "{block}");
+            programs += 1;
+        }
+    }
+    assert!(programs >= 3 && addresses >= 2, "{programs} programs, {addresses} addresses");
 }
 
 #[test]

@@ -45,9 +45,11 @@ const MAX_SPEECH_BYTES: usize = 8 << 20;
 const MAX_JSON_BYTES: usize = 16 << 20;
 
 const JSON: &str = "application/json";
-const AUDIO: TextArgument = TextArgument { name: "audio", description: "The recording, as base64.", is_required: true };
+const AUDIO: TextArgument =
+    TextArgument { name: "audio", description: "The recording, as base64.", is_required: true };
 
-const INSTRUCTIONS: &str = "Speech on this server. `speak` returns audio of a text, `transcribe` the text of a recording.";
+const INSTRUCTIONS: &str =
+    "Speech on this server. `speak` returns audio of a text, `transcribe` the text of a recording.";
 
 #[derive(Debug)]
 pub(crate) struct Mcp;
@@ -89,7 +91,8 @@ async fn message(
 ) -> Result<Response, ApiError> {
     let (parts, RawUpload { bytes, memory }) = upload::read_large_json(request, &state).await?;
     let max_bytes = bytes.len();
-    let tools = Tools { api: api.with_state(state), id, record: record::current(), _memory: Arc::new(memory) };
+    let tools =
+        Tools { api: api.with_state(state), id, record: record::current(), _memory: Arc::new(memory) };
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -130,7 +133,8 @@ impl Tools {
         let method = if call.body.is_some() { Method::POST } else { Method::GET };
         let body = call.body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder().method(method).uri(call.path).extension(self.id.clone());
-        let request = request.header(header::CONTENT_TYPE, JSON).body(body).map_err(|error| error.to_string())?;
+        let request =
+            request.header(header::CONTENT_TYPE, JSON).body(body).map_err(|error| error.to_string())?;
         let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         let (parts, body) = response.into_parts();
         let is_refused = !parts.status.is_success();
@@ -138,7 +142,7 @@ impl Tools {
             Ok(body) if is_refused => Err(tools::refusal(&body)),
             Ok(body) => Ok(Response::from_parts(parts, body)),
             Err(error) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
-                Err(format!("the answer has more than {limit} bytes; ask for a part of it"))
+                Err(format!("the answer has more than {limit} bytes; give less text"))
             }
             Err(_) => Err("the model failed; see the server's log".to_owned()),
         }
@@ -153,7 +157,7 @@ impl Tools {
         match name {
             "speak" => {
                 let speech: Speech = tools::read(arguments)?;
-                let answer = self.call(speech.call("pcm"), MAX_SPEECH_BYTES).await?;
+                let answer = self.call(speech.call(false), MAX_SPEECH_BYTES).await?;
                 let (rate_hz, samples) = (tools::sample_rate_hz(answer.headers())?, answer.body());
                 // It is at most the limit.
                 let audio = [&wav::header(rate_hz, samples.len() as u32)[..], samples].concat();
@@ -188,8 +192,8 @@ impl ServerHandler for Tools {
         let speak = "Speaks a text and returns the audio, a WAV of at most 8 MiB.";
         let transcribe = "Returns the text of a recording, of any common format.";
         Ok(ListToolsResult::with_all_items(vec![
-            tools::tool::<Speech>("speak", speak, &[]),
-            tools::tool::<Hearing>("transcribe", transcribe, &[AUDIO]),
+            tools::tool::<Speech>("speak", speak, &[], true),
+            tools::tool::<Hearing>("transcribe", transcribe, &[AUDIO], true),
             tools::voices(),
         ]))
     }

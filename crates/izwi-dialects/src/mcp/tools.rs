@@ -37,7 +37,7 @@ pub struct Speech {
     voice: Option<String>,
     /// The model that has the voice; the default one without it.
     model: Option<String>,
-    /// Tempo: 1 is the voice's normal one.
+    /// Tempo, 0.25 to 4; 1 is the voice's normal one.
     speed: Option<f32>,
 }
 
@@ -85,10 +85,11 @@ pub struct Call {
 }
 
 impl Speech {
-    /// The request for this speech as audio of `format`.
-    pub fn call(&self, format: &str) -> Call {
+    /// The request for this speech as 16-bit samples. `is_heard` says whether somebody hears them as they come.
+    pub fn call(&self, is_heard: bool) -> Call {
         let mut body = json!(self);
-        body["response_format"] = json!(format);
+        body["response_format"] = json!("pcm");
+        body["live"] = json!(is_heard);
         Call { path: "/v1/audio/speech", body: Some(body) }
     }
 }
@@ -182,32 +183,55 @@ pub fn take(arguments: &mut JsonObject, name: &str) -> Result<Option<String>, St
 /// # Errors
 /// One is missing, unknown or of another type.
 pub fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, String> {
-    serde_json::from_value(Value::Object(arguments)).map_err(|error| format!("the arguments are wrong: {error}"))
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| format!("the arguments are wrong: {error}"))
 }
 
-/// A tool with the arguments of `T` and `more`.
+/// A tool with the arguments of `T` and `more`. `is_read_only` says that it does nothing but tell something.
 pub fn tool<T: JsonSchema + 'static>(
     name: &'static str,
     description: &'static str,
     more: &[TextArgument],
+    is_read_only: bool,
 ) -> Tool {
-    let mut schema = (*schema_for_type::<T>()).clone();
+    let annotations = ToolAnnotations::new().read_only(is_read_only).open_world(false);
+    Tool::new(name, description, schema::<T>(more)).with_annotations(annotations)
+}
+
+/// The schema of the arguments, in the simplest form, which every client understands.
+fn schema<T: JsonSchema + 'static>(more: &[TextArgument]) -> JsonObject {
+    let described = (*schema_for_type::<T>()).clone();
+    let member = |name: &str| described.get(name).cloned().unwrap_or_default();
+    let (mut properties, mut required) = (JsonObject::new(), Vec::new());
+    for (name, property) in member("properties").as_object().into_iter().flatten() {
+        // What may be left out is an option, whose type is a list with `null`.
+        let kind = property["type"].as_array().map_or(&property["type"], |kinds| &kinds[0]);
+        let mut simple = json!({"type": kind, "description": property["description"]});
+        if let Some(items) = property.get("items") {
+            simple["items"] = items.clone();
+        }
+        properties.insert(name.clone(), simple);
+    }
     for argument in more {
         let property = json!({"type": "string", "description": argument.description});
-        let properties = schema.entry("properties").or_insert_with(|| json!({}));
-        properties[argument.name] = property;
-        if let Some(required) = argument.is_required.then(|| schema.entry("required").or_insert_with(|| json!([])))
-            && let Some(required) = required.as_array_mut()
-        {
-            required.push(json!(argument.name));
-        }
+        properties.insert(argument.name.to_owned(), property);
+        required.extend(argument.is_required.then(|| json!(argument.name)));
     }
-    Tool::new(name, description, schema).with_annotations(ToolAnnotations::new().open_world(false))
+    required.extend(member("required").as_array().into_iter().flatten().cloned());
+    let schema = json!({
+        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+    });
+    schema.as_object().cloned().unwrap_or_default()
 }
 
 /// The tool `voices`.
 pub fn voices() -> Tool {
-    tool::<Nothing>("voices", "Lists the voices and the models of `speak`, and the models of `transcribe`.", &[])
+    tool::<Nothing>(
+        "voices",
+        "Lists the voices and the models of `speak`, and the models of `transcribe`.",
+        &[],
+        true,
+    )
 }
 
 /// What the caller of another tool is told.
@@ -247,5 +271,87 @@ async fn tell_progress(context: &RequestContext<RoleServer>) -> Infallible {
         seconds += PROGRESS_INTERVAL.as_secs_f64();
         // A client that is gone cancels the request.
         let _ = context.peer.notify_progress(ProgressNotificationParam::new(token.clone(), seconds)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> JsonObject {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn arguments_become_requests() {
+        let speech: Speech = read(object(json!({"text": "Hi.", "speed": 1.5, "voice": null}))).unwrap();
+        let Call { path, body } = speech.call(true);
+        let mut body = object(body.unwrap());
+        body.retain(|_, value| !value.is_null());
+        let expected = json!({"input": "Hi.", "speed": 1.5, "response_format": "pcm", "live": true});
+        assert_eq!((path, Value::Object(body)), ("/v1/audio/speech", expected));
+
+        for (given, expected) in [
+            (
+                json!({"language": "de", "keywords": ["Izwi"]}),
+                json!({"language": "de", "keywords": ["Izwi"]}),
+            ),
+            (
+                json!({"words": true}),
+                json!({"response_format": "verbose_json", "timestamp_granularities": ["word"]}),
+            ),
+            (json!({"speakers": true, "words": false}), json!({"response_format": "diarized_json"})),
+        ] {
+            let hearing: Hearing = read(object(given)).unwrap();
+            let mut body = object(hearing.call("AAAA".to_owned()).unwrap().body.unwrap());
+            body.retain(|_, value| !value.is_null());
+            assert_eq!(body.remove("audio").unwrap(), "AAAA");
+            assert_eq!(Value::Object(body), expected);
+        }
+        let both: Hearing = read(object(json!({"words": true, "speakers": true}))).unwrap();
+        assert!(both.call(String::new()).unwrap_err().contains("ask for one"));
+    }
+
+    #[test]
+    fn wrong_arguments_are_told() {
+        let wrong = |given: Value| read::<Speech>(object(given)).unwrap_err();
+        assert!(wrong(json!({})).contains("missing field `text`"));
+        assert!(wrong(json!({"text": "a", "pitch": 1})).contains("unknown field `pitch`"));
+        assert!(wrong(json!({"text": 1})).contains("expected a string"));
+        let mut given = object(json!({"a": 1, "b": "", "c": null, "d": "x"}));
+        assert!(take(&mut given, "a").unwrap_err().contains("a is no text"));
+        assert_eq!(
+            [take(&mut given, "b"), take(&mut given, "c"), take(&mut given, "e")],
+            [Ok(None), Ok(None), Ok(None)]
+        );
+        assert_eq!(take(&mut given, "d"), Ok(Some("x".to_owned())));
+        assert!(given.is_empty());
+    }
+
+    #[test]
+    fn schemas_are_plain() {
+        let path = TextArgument { name: "path", description: "A path.", is_required: true };
+        let schema = Value::Object(schema::<Hearing>(&[path]));
+        assert_eq!((&schema["required"], &schema["additionalProperties"]), (&json!(["path"]), &json!(false)));
+        let kinds = schema["properties"].as_object().unwrap().iter();
+        let kinds: Vec<_> = kinds.map(|(name, property)| format!("{name} {}", property["type"])).collect();
+        let expected = ["keywords \"array\"", "language \"string\"", "model \"string\"", "path \"string\""];
+        assert_eq!(kinds, [&expected[..], &["speakers \"boolean\"", "words \"boolean\""]].concat());
+        assert_eq!(schema["properties"]["keywords"]["items"]["type"], "string");
+    }
+
+    #[test]
+    fn answers_become_results() {
+        let answer =
+            json!({"text": "a b", "words": [{"word": "a"}], "segments": [{"speaker": "A"}], "usage": 1});
+        let result = |given: Value| read::<Hearing>(object(given)).unwrap().result(answer.clone());
+        assert_eq!(result(json!({})), text("a b"));
+        let timed = result(json!({"words": true})).structured_content.unwrap();
+        assert_eq!(timed, json!({"text": "a b", "words": [{"word": "a"}]}));
+        let told = result(json!({"speakers": true})).structured_content.unwrap();
+        assert_eq!(told, json!({"text": "a b", "segments": [{"speaker": "A"}]}));
+        assert_eq!(refusal(br#"{"error":{"message":"input is empty","param":"input"}}"#), "text is empty");
+        assert_eq!(refusal(br#"{"error":{"message":"no","param":null}}"#), "no");
+        assert!(refusal(b"<html>").contains("without a reason"));
     }
 }

@@ -18,8 +18,8 @@ pub(crate) use self::bodies::{AlignmentBody, AlignmentForm, SpeechBody, VoiceFor
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{
     AlignmentRefusals, CatalogueRefusals, LoadRefusals, MessageRefusals, NotReadyRefusals, PageRefusals,
-    PullRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals,
-    UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
+    PullRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals,
+    UnknownModelRefusals, UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::alignment::AlignmentObject;
