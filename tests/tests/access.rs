@@ -125,7 +125,7 @@ async fn allowed_origins_receive_cors_headers() -> Result<()> {
     assert_eq!(preflight.headers()["access-control-allow-origin"], page);
     assert_eq!(
         preflight.headers()["access-control-allow-headers"],
-        "authorization, content-type, x-api-key, xi-api-key"
+        "authorization, content-type, mcp-method, mcp-name, mcp-protocol-version, x-api-key, xi-api-key"
     );
     for (key, expected) in [("open-sesame-1234", 200), ("wrong", 401)] {
         let request = client.get(server.url("/v1/models")).header("origin", page).bearer_auth(key);

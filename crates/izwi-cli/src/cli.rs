@@ -13,8 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, open, plan,
-    pull, rm, say, serve, service, speakers, status, transcribe, voices,
+    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, mcp, open,
+    plan, pull, rm, say, serve, service, speakers, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,7 +22,7 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 16] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 17] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
@@ -30,6 +30,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 16] = [
     ("dictate", Chosen::Sections(&[Section::Engine])),
     ("chat", Chosen::Sections(&[Section::Engine])),
     ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
+    ("mcp", Chosen::Sections(&[Section::Engine])),
     ("status", Chosen::Names(&["host", "port"])),
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
@@ -74,6 +75,7 @@ enum Command {
     Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
+    Mcp(mcp::Args),
     Service(service::Args),
     Status(status::Args),
     Logs(logs::Args),
@@ -161,6 +163,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
+        Command::Mcp(args) => mcp::run(&args, &settings()?),
         Command::Service(args) => service::run(&args, config.as_deref(), settings),
         Command::Status(args) => status::run(&args, &settings()?),
         Command::Logs(args) => logs::run(&args),

@@ -22,6 +22,7 @@ mod private_file;
 mod progress;
 mod rttm;
 mod running_server;
+mod served;
 mod service;
 mod settings;
 mod sink;

@@ -1,4 +1,4 @@
-//! A WebSocket to the server of this process or to another one, for the commands that listen.
+//! The server of this process or another one, for the commands that are its clients, and WebSockets to it.
 //!
 //! Sessions over sound have one implementation, the server's: a command starts it on a port of this machine that only it can use.
 
@@ -41,16 +41,11 @@ impl Place {
         Ok(Self { url: url.to_owned(), key })
     }
 
-    /// Starts a server of `engine`, and of a turn model, in this process, on a free port, with a key that nobody else knows. It ends with
-    /// the runtime.
+    /// Starts a server of `engine`, and of a turn model, in this process.
     ///
     /// # Errors
-    /// No port is free.
+    /// As [`Self::serve`].
     pub(crate) async fn start(engine: Engine, turn_model: Option<Engine>, store: &Store) -> Result<Self> {
-        let http = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await;
-        let http = http.context("cannot listen on 127.0.0.1")?;
-        let url = format!("http://{}", http.local_addr().context("the listener has no address")?);
-        let key = RequestId::random().as_str().to_owned();
         let model = engine.profile().model.clone();
         let registry_config =
             RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new(model.clone()) };
@@ -59,15 +54,35 @@ impl Place {
         if let Some(turn_model) = turn_model {
             registry.set(turn_model.profile().model.clone(), Slot::Ready(turn_model));
         }
-        let config = ServerConfig {
-            api_key: Some(key.clone()),
-            vad_weights: Some(store.vad_weights()),
-            ..ServerConfig::default()
-        };
+        let vad_weights = Some(store.vad_weights());
+        Self::serve(registry, ServerConfig { vad_weights, ..ServerConfig::default() }).await
+    }
+
+    /// Serves the models of `registry` in this process, on a free port, with a key that nobody else knows. It ends with the
+    /// runtime.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub(crate) async fn serve(registry: Registry, config: ServerConfig) -> Result<Self> {
+        let http = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await;
+        let http = http.context("cannot listen on 127.0.0.1")?;
+        let url = format!("http://{}", http.local_addr().context("the listener has no address")?);
+        let key = RequestId::random().as_str().to_owned();
+        let config = ServerConfig { api_key: Some(key.clone()), ..config };
         let recorder = Recorder::install()?;
         let listeners = Listeners { http, dialects: izwi_dialects::all(), services: Vec::new() };
         tokio::spawn(izwi_server::serve(listeners, config, registry, recorder, std::future::pending()));
         Ok(Self { url, key: Some(key) })
+    }
+
+    /// The address of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    /// Its key, where it has one.
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// Opens a WebSocket to `path`.

@@ -11,6 +11,7 @@ mod elevenlabs;
 pub mod fuzzing;
 mod hosted;
 mod local;
+pub mod mcp;
 mod realtime;
 mod response;
 mod wyoming;
@@ -21,5 +22,11 @@ pub use self::wyoming::Wyoming;
 
 /// Every dialect that speaks HTTP or WebSocket.
 pub const fn all() -> Dialects {
-    Dialects::new(&[&deepgram::Deepgram, &elevenlabs::ElevenLabs, &realtime::Realtime, &local::Local])
+    Dialects::new(&[
+        &deepgram::Deepgram,
+        &elevenlabs::ElevenLabs,
+        &realtime::Realtime,
+        &local::Local,
+        &mcp::Mcp,
+    ])
 }

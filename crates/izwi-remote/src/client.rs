@@ -12,7 +12,7 @@ use izwi_core::engine::{
 };
 use izwi_types::{Input, InputError, ModelInfo, SamplingParams};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Url};
+use reqwest::{Client, ClientBuilder, Url};
 use serde::Deserialize;
 
 use crate::answer::{self, Fault};
@@ -259,14 +259,23 @@ struct ListedModel {
     id: String,
 }
 
-fn http_client(config: &RemoteConfig, urls: &[Url]) -> Result<Client, ConfigError> {
+/// A client of servers of this network that speak HTTP without TLS.
+///
+/// # Errors
+/// The system gives it no resources.
+pub fn plain_client() -> Result<Client, reqwest::Error> {
+    builder().tls_certs_only(std::iter::empty()).no_proxy().build()
+}
+
+fn builder() -> ClientBuilder {
     // The first provider of the process stays; any works.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = Client::builder()
-        .user_agent(concat!("izwi/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(config.connect_timeout)
-        // A key and a text go to the named servers alone.
-        .redirect(Policy::none());
+    // A key and a text go to the named servers alone.
+    Client::builder().user_agent(concat!("izwi/", env!("CARGO_PKG_VERSION"))).redirect(Policy::none())
+}
+
+fn http_client(config: &RemoteConfig, urls: &[Url]) -> Result<Client, ConfigError> {
+    let mut builder = builder().connect_timeout(config.connect_timeout);
     if urls.iter().all(|url| url.scheme() == "http") {
         // No certificates of the system are needed.
         builder = builder.tls_certs_only(std::iter::empty());

@@ -16,6 +16,6 @@ mod speech;
 mod transcription;
 mod upstreams;
 
-pub use client::{LOCAL_LLMS, RemoteClient, listed_models};
+pub use client::{LOCAL_LLMS, RemoteClient, listed_models, plain_client};
 pub use config::{ConfigError, RemoteConfig, Secret};
 pub use pipeline::{Pipeline, PipelineConfig, PipelineError};

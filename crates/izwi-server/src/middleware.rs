@@ -84,7 +84,9 @@ pub(crate) async fn check_host_and_origin(
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     if is_preflight {
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key, xi-api-key");
+        let allowed = HeaderValue::from_static(
+            "authorization, content-type, mcp-method, mcp-name, mcp-protocol-version, x-api-key, xi-api-key",
+        );
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     } else {
         let exposed = HeaderValue::from_static(

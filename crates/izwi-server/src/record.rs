@@ -185,7 +185,7 @@ pub async fn within<F: Future>(record: Option<RequestRecord>, work: F) -> F::Out
 }
 
 /// The record of this task, for a task that continues its request.
-pub(crate) fn current() -> Option<RequestRecord> {
+pub fn current() -> Option<RequestRecord> {
     CURRENT.try_with(Clone::clone).ok()
 }
 

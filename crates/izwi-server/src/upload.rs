@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::body::Body;
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
@@ -174,6 +175,24 @@ pub async fn read_plain_json(request: Request, state: &AppState) -> Result<Bytes
     let read = tokio::time::timeout(state.config().body_timeout, read_body(request, &mut memory, limit));
     let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??;
     bytes.ok_or_else(too_large)
+}
+
+/// The JSON body of a request that may have a recording in it, within the limits of one, and the rest of the request.
+///
+/// # Errors
+/// It has another content type, is too large, or comes too slowly.
+pub async fn read_large_json(request: Request, state: &AppState) -> Result<(Parts, RawUpload), ApiError> {
+    let content_type = ContentType::of(&request);
+    if !content_type.is_json() {
+        return Err(content_type.refused("application/json"));
+    }
+    check_length(&request, state.config())?;
+    let (parts, body) = request.into_parts();
+    let mut memory = UploadMemory::new(state, state.config().max_body_bytes);
+    let read = read_large_body(Request::new(body), &mut memory, state.config().max_request_bytes());
+    let read = tokio::time::timeout(state.config().upload_timeout, read);
+    let bytes = read.await.map_err(|_| ApiError::RequestTimeout)??.freeze();
+    Ok((parts, RawUpload { bytes, memory: memory.take_counted() }))
 }
 
 /// The `Content-Length` of a request; 0 without one.

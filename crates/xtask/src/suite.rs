@@ -14,8 +14,8 @@ use crate::{alsa, balancers, chromium, docs, node, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 5] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m", "smart-turn"];
-/// The package whose tests run published clients, in Python and Node.js.
-const RUNS_CLIENTS: &str = "izwi-tests";
+/// The packages whose tests run published clients, in Python and Node.js.
+const RUN_CLIENTS: [&str; 2] = ["izwi-tests", "izwi-cli"];
 /// The package whose tests run balancers.
 const RUNS_BALANCERS: &str = "izwi-cli";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
@@ -63,7 +63,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     if needs_models && !models_are_installed(root) {
         pull(root, steps)?;
     }
-    if selects(RUNS_CLIENTS) {
+    if RUN_CLIENTS.into_iter().any(selects) {
         clients(root, steps)?;
     }
     if selects(RUNS_BALANCERS) {
@@ -174,10 +174,10 @@ mod tests {
         let root = crate::root();
         let config = read(&root.join(".config/nextest.toml")).unwrap();
         let named = packages_with_weights(&config).unwrap();
-        assert!(named.iter().any(|package| package == RUNS_CLIENTS), "{named:?}");
+        assert!(RUN_CLIENTS.iter().all(|package| named.contains(&(*package).to_owned())), "{named:?}");
         for package in named {
             let folder =
-                if package == RUNS_CLIENTS { "tests".to_owned() } else { format!("crates/{package}") };
+                if package == "izwi-tests" { "tests".to_owned() } else { format!("crates/{package}") };
             assert!(root.join(&folder).join("Cargo.toml").is_file(), "no package in {folder}");
         }
     }

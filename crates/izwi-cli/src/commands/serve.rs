@@ -1,24 +1,20 @@
 //! `izwi serve`: the HTTP and WebSocket service; models load in the background.
 
 use std::net::{self, SocketAddr};
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use izwi_core::engine::leases::Engines;
-use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig, Task};
+use izwi_core::engine::EngineCoreConfig;
 use izwi_dialects::Wyoming;
-use izwi_hub::Store;
-use izwi_server::{
-    Listeners, Offer, Recorder, Registry, RegistryConfig, ServerConfig, TcpService, Traces, check_bind,
-};
+use izwi_server::{Listeners, Recorder, ServerConfig, TcpService, Traces, check_bind};
 use tokio::net::TcpListener;
 
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
+use crate::served::Served;
 use crate::service::activation;
-use crate::settings::{PipelineModel, RemoteModel, Resolved, ServerSettings, Settings};
+use crate::settings::{Resolved, ServerSettings};
 use crate::{address, engine, logging, machine, models, output};
 
 /// The remedy for an address that other machines can reach.
@@ -46,7 +42,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the decoder are reported to the client that sent the recording.
-    logging::begin(&resolved.settings, "info,symphonia=off");
+    logging::begin(&resolved.settings, "info,symphonia=off,rmcp=warn");
     // The variables of a passed socket are removed while there is one thread.
     let passed = activation::listener()?;
     machine::check_address_space()?;
@@ -82,40 +78,14 @@ async fn serve(
     let address = http.local_addr().context("the listener has no address")?;
     let store = models::open(&resolved.settings)?;
     let registry_config = server.registry(config.model.clone());
-    let pipelines = &resolved.settings.pipelines;
-    let names = named(&registry_config, &server.models, pipelines);
-    check_names(&store, &resolved.settings, &names, registry_config.default_asr.as_ref())?;
+    let served = Served::new(&resolved.settings, registry_config, config, &store, !args.no_pull)?;
 
     output::status(&format!("izwi serves on {}", address::url(address)));
     if let Some((wyoming, _)) = &wyoming {
         announce_wyoming(wyoming.local_addr().context("the listener has no address")?);
     }
     let recorder = Recorder::install()?;
-    let remotes = &resolved.settings.remote_models;
-    let offers = offers(&store, &names, &resolved.settings);
-    // The default models are pulled when they are loaded, which starts now.
-    let is_default = |name: &String| {
-        *name == registry_config.default_tts || Some(name) == registry_config.default_asr.as_ref()
-    };
-    let to_install = |name: &&String| !is_default(name) && resolved.settings.remote(name).is_none();
-    let further: Vec<String> = names.iter().filter(to_install).cloned().collect();
-    let source = Source {
-        home: resolved.settings.home.clone(),
-        to_pull: if args.no_pull { Vec::new() } else { names },
-        config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
-        arbiters: DeviceArbiters::default(),
-        remotes: remotes.clone(),
-        pipelines: pipelines.clone(),
-        parts: OnceLock::new(),
-        runtime: tokio::runtime::Handle::current(),
-    };
-    let source = Arc::new(source);
-    let loader = Arc::clone(&source);
-    let registry = Registry::with_loader(registry_config, offers, Arc::new(move |name| loader.engine(name)));
-    // Nobody else sets it.
-    let _ = source.parts.set(registry.engines_for_parts());
-    registry.load_defaults();
-    tokio::task::spawn_blocking(move || source.install(&further));
+    let registry = served.load();
 
     let shutdown = async move {
         interrupt.requested().await;
@@ -226,102 +196,4 @@ fn open_files(config: &ServerConfig) -> Result<Option<u64>> {
         );
     }
     Ok(max_open_files)
-}
-
-/// The models of the settings without repetitions, the default ones first.
-fn named(config: &RegistryConfig, models: &[String], pipelines: &[PipelineModel]) -> Vec<String> {
-    let mut names = vec![config.default_tts.clone()];
-    let parts = pipelines.iter().flat_map(|pipeline| [&pipeline.config.asr, &pipeline.config.tts]);
-    for item in config.default_asr.iter().chain(models).chain(parts.flatten()) {
-        for name in item.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            if !names.iter().any(|known| known == name) {
-                names.push(name.to_owned());
-            }
-        }
-    }
-    names
-}
-
-/// Refuses names of no model: that is an error now, not when the model would be loaded. A server without its ASR model
-/// still synthesises: the log and /readyz report that problem.
-fn check_names(store: &Store, settings: &Settings, names: &[String], asr: Option<&String>) -> Result<()> {
-    for name in names.iter().filter(|name| Some(*name) != asr && settings.remote(name).is_none()) {
-        store.manifest(name)?;
-    }
-    Ok(())
-}
-
-/// The named, the installed and the remote models and the pipelines, with their properties before loading.
-fn offers(store: &Store, names: &[String], settings: &Settings) -> Vec<Offer> {
-    let offered = |name: &str, installed| installed || names.iter().any(|named| named == name);
-    let models = store
-        .list()
-        .into_iter()
-        .filter(|model| !model.manifest.component && offered(&model.manifest.name, model.installed));
-    let offer = |model: izwi_hub::ModelStatus<'_>| Offer {
-        id: model.manifest.name.clone(),
-        tasks: model.manifest.tasks.clone(),
-        bytes: if model.installed { model.bytes } else { model.manifest.download_bytes().unwrap_or(0) },
-    };
-    let remote = |remote: &RemoteModel| Offer {
-        id: remote.config.name.clone(),
-        tasks: vec![remote.config.task],
-        bytes: 0,
-    };
-    let pipeline = |pipeline: &PipelineModel| Offer {
-        id: pipeline.name().to_owned(),
-        tasks: vec![Task::Chat],
-        bytes: 0,
-    };
-    let remotes = settings.remote_models.iter().map(remote);
-    models.map(offer).chain(remotes).chain(settings.pipelines.iter().map(pipeline)).collect()
-}
-
-/// Loads engines from the store, which share the devices, and those of remote models and pipelines.
-struct Source {
-    home: PathBuf,
-    /// Models that may be pulled; all others must be installed.
-    to_pull: Vec<String>,
-    config: EngineCoreConfig,
-    arbiters: DeviceArbiters,
-    /// Models that other servers run.
-    remotes: Vec<RemoteModel>,
-    pipelines: Vec<PipelineModel>,
-    /// The engines of the models of pipelines, once there is a registry.
-    parts: OnceLock<Arc<dyn Engines>>,
-    runtime: tokio::runtime::Handle,
-}
-
-impl Source {
-    /// Loads a model. Blocks.
-    fn engine(&self, name: &str) -> Result<Engine, String> {
-        let load = || {
-            if let Some(remote) = self.remotes.iter().find(|remote| remote.config.name == name) {
-                return self.runtime.block_on(engine::connect(remote, self.config.clone()));
-            }
-            let pipeline = self.pipelines.iter().find(|pipeline| pipeline.name() == name);
-            if let Some((pipeline, parts)) = pipeline.zip(self.parts.get()) {
-                let composed = engine::compose(pipeline, Arc::clone(parts), self.config.clone());
-                return self.runtime.block_on(composed);
-            }
-            self.ensure(name)?;
-            let config = EngineCoreConfig { model: name.to_owned(), ..self.config.clone() };
-            anyhow::Ok(Engine::on_devices(config, &self.arbiters)?)
-        };
-        load().map_err(|error| format!("{error:#}"))
-    }
-
-    fn ensure(&self, name: &str) -> Result<()> {
-        let store = models::open_at(&self.home, self.config.models_dir.clone())?;
-        models::ensure(&store, name, self.to_pull.iter().any(|known| known == name))
-    }
-
-    /// Installs missing models. Blocks.
-    fn install(&self, names: &[String]) {
-        for name in names {
-            if let Err(error) = self.ensure(name) {
-                tracing::error!(model = name, reason = format!("{error:#}"), "model could not be installed");
-            }
-        }
-    }
 }

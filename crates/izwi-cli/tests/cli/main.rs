@@ -15,6 +15,8 @@ mod formats;
 mod hostile;
 #[cfg(unix)]
 mod hub;
+#[cfg(unix)]
+mod mcp;
 mod plan;
 mod remote;
 #[cfg(target_os = "linux")]

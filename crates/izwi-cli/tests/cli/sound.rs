@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 static SILENCE: [u8; 6 * 32_000] = [0; 6 * 32_000];
 
 /// Samples of the clip, 16 bits at 16 kHz.
-fn clip() -> Vec<u8> {
+pub(crate) fn clip() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let (samples, rate_hz) = {
         let mut reader = hound::WavReader::open(root.join("assets/speech/jfk.wav")).unwrap();
@@ -37,7 +37,7 @@ fn clip() -> Vec<u8> {
     samples.into_iter().flat_map(i16::to_le_bytes).collect()
 }
 
-fn install(izwi: &Izwi, name: &str, script: &str) {
+pub(crate) fn install(izwi: &Izwi, name: &str, script: &str) {
     let folder = izwi.path("bin");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();

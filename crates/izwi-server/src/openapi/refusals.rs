@@ -54,6 +54,8 @@ refusals! {
     LoadRefusals = field + model + loading;
     /// Errors of unloading a model.
     UnloadRefusals = field + model + in_use;
+    /// Errors of a message with a request in it.
+    MessageRefusals = body;
     /// Errors of opening a WebSocket.
     SessionRefusals = upgrade;
     /// Errors of a probe.

@@ -61,6 +61,7 @@ pages! {
     installation: "docs/installation.md" => [];
     livekit: "docs/livekit.md" => ["axi waits outside"];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
+    mcp: "docs/mcp.md" => ["s of speech are in", "your country"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
     obs: "docs/obs.md" => [];
     ollama: "docs/ollama.md" => ["samples of speech"];
