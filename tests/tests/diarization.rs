@@ -136,7 +136,8 @@ async fn speakers_of_words_are_told_to_clients_of_elevenlabs() -> Result<()> {
         let response = server.post_form("/v1/speech-to-text", form).await?;
         Ok((response.status().as_u16(), response.json().await?))
     };
-    let (status, body) = ask(&[("diarize", "True"), ("num_speakers", "2"), ("tag_audio_events", "true")]).await?;
+    let (status, body) =
+        ask(&[("diarize", "True"), ("num_speakers", "2"), ("tag_audio_events", "true")]).await?;
     assert_eq!((status, body["text"].as_str()), (200, Some(&*SAYS.join(" "))), "{body}");
     let words = body["words"].as_array().context("words")?;
     let said = words.iter().filter(|word| word["type"] == "word");

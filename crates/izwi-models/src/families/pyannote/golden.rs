@@ -135,7 +135,11 @@ fn pyannote_golden_vectors_become_speakers() {
                 heard.voices.push(Voice { window, place, is_clear: alone * CLEAR_SHARE >= FRAMES, vector });
             }
         }
-        let ours = clustering::speakers(&heard.voices, &model.plda, &model.config.clustering);
+        let speakers =
+            |most| clustering::speakers(&heard.voices, &model.plda, &model.config.clustering, most);
+        let ours = speakers(usize::MAX);
+        let bounded: BTreeSet<usize> = speakers(2).into_iter().flatten().collect();
+        assert_eq!(bounded.len(), if case == "many" { 2 } else { 1 });
         // Speakers have no order: each of ours is one of theirs.
         let mut pairs = BTreeMap::new();
         for (Voice { window, place, .. }, ours) in heard.voices.iter().zip(ours) {
