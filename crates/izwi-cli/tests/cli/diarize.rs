@@ -65,6 +65,11 @@ fn what_cannot_be_told_is_refused() {
     let izwi = with_model();
     refused(&izwi.run(&["diarize"]), 2, &["RECORDING"]);
     refused(&izwi.run(&["diarize", "a.wav", "-f", "srt"]), 2, &["rttm"]);
+    refused(&izwi.run(&["diarize", "a.wav", "--max-speakers", "33"]), 2, &["--max-speakers", "1..=32"]);
+    refused(&izwi.run(&["transcribe", "a.wav", "--max-speakers", "2"]), 2, &["add --speakers"]);
+    // This one tells four at most, whatever is asked.
+    let bounded = ["diarize", "a.wav", "--models-dir", "mine", "--dtype", "f32", "--max-speakers", "2"];
+    refused(&izwi.run(&bounded), 1, &["does not bound the number of speakers"]);
     refused(&izwi.run(&["diarize", "b.wav"]), 1, &["cannot read b.wav"]);
     refused(&izwi.run(&["diarize", "a.wav"]), 1, &["task diarize", "docs/diarization.md"]);
     refused(&izwi.run(&["diarize", "a.wav", "--model", "hibari"]), 2, &["'hibari'", "task diarize"]);

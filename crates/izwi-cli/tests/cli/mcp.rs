@@ -22,7 +22,7 @@ fn agents_speak_and_listen() {
     install(&izwi, "arecord", &format!("/bin/cat '{folder}/clip.raw'\nexec /bin/sleep 60"));
     install(&izwi, "aplay", &format!("exec /bin/cat >> '{folder}/played.raw'"));
 
-    let served = ["serve", "--port", "0", "--no-pull", "--api-key", KEY, "--asr-model", "whisper-tiny.en"];
+    let served = ["serve", "--port", "0", "--no-pull", "--api-key", KEY];
     let mut server = izwi.command(&served).spawn().unwrap();
     let mut stderr = BufReader::new(server.stderr.take().unwrap());
     let mut line = String::new();
@@ -41,7 +41,7 @@ fn agents_speak_and_listen() {
         };
     }
     // No server runs on the configured port.
-    client.env("IZWI_PORT", "1").env("IZWI_API_KEY", KEY).env("IZWI_ASR_MODEL", "whisper-tiny.en");
+    client.env("IZWI_PORT", "1").env("IZWI_API_KEY", KEY);
     let done = client.env("PATH", izwi.path("bin")).current_dir(izwi.path("")).output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
