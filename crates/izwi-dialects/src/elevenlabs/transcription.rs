@@ -278,8 +278,12 @@ pub(super) async fn convert(
         ..TranscriptionOptions::default()
     };
     let model = engine.profile().model.clone();
-    let format = if speakers.is_some() { "diarized_json" } else { "verbose_json" };
-    let checked = CheckedRequest::of_options(&model, options.with_words(), Some(format), false)?;
+    // Transcripts with speakers have words in any case.
+    let (format, options) = match speakers {
+        Some(_) => ("diarized_json", options),
+        None => ("verbose_json", options.with_words()),
+    };
+    let checked = CheckedRequest::of_options(&model, options, Some(format), false)?;
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     let refusal = |error| ApiError::from_engine(error, &model, &id).about_recording(param);
     let output = match &speakers {
