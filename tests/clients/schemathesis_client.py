@@ -21,11 +21,11 @@ BEYOND_THE_SCHEMA = {
     | {"response_format", "sample_rate", "bit_rate", "word_times"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
-    | {"known_speaker_names", "known_speaker_references"},
+    | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/alignments": {"file", "audio", "audio_base64", "text", "language", "model"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
-    | {"known_speaker_names", "known_speaker_references"},
+    | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     # The server of the test has no store.
     "/v1/models/{id}/pull": {"model"},
