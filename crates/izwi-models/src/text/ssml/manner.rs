@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(rate(value), expected, "{value}");
         }
         for (value, expected) in
-            [("-20dB", Some(0.1)), ("silent", Some(0.0)), ("loud", Some(1.995_262_3)), ("50", None)]
+            [("-20dB", Some(0.1)), ("silent", Some(0.0)), ("+20dB", Some(10.0)), ("50", None)]
         {
             assert_eq!(gain(value), expected, "{value}");
         }

@@ -18,8 +18,8 @@ const TAG: &str = r#"(?xis)^<(?P<close>/)?(?:
         |par|seq|media|(?:amazon|google|mstts|ibm|x-[a-z]+):[a-z-]+)(?P<attributes>\s[^<>]*?)?
     |(?P<short>[psw])(?:\s+xml:[^<>]*?)?
     )\s*(?P<empty>/)?>$"#;
-const UNCLOSED: &str = r"(?xis)^<(?P<name>speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)
-    (?P<attributes>\s[^<>]*)$";
+const UNCLOSED: &str =
+    r"(?xis)^<(?:speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)\s[^<>]*$";
 const DECLARATION: &str = r"(?is)^<[?!][a-z\[][^<>]*>$";
 const PAUSE: &str = r"(?xi)^\[\s*(?:pause|break|silence)(?:[\s:=,]+(?P<number>[\d.,]+))?\s*
     (?P<unit>ms|s|sec|secs|seconds?)?\s*\]";
@@ -62,6 +62,8 @@ pub(super) enum Kind<'a> {
     Sounds { word: Range<usize>, sounds: &'a str },
     /// A comment or a declaration.
     Note,
+    /// The beginning of a mark where the text ends.
+    Cut,
 }
 
 /// A mark of a text.
@@ -136,10 +138,7 @@ fn tag<'a>(patterns: &Patterns, window: &'a str, is_all: bool) -> Option<(usize,
     };
     let Some(end) = end else {
         // A tag at the end that nothing closes.
-        let found = patterns.unclosed.captures(window).filter(|_| is_all)?;
-        let name = found.name("name")?.as_str().to_ascii_lowercase();
-        let kind = Kind::Open { name, attributes: attributes(found.name("attributes")), is_empty: true };
-        return Some((window.len(), kind));
+        return (is_all && patterns.unclosed.is_match(window)).then_some((window.len(), Kind::Cut));
     };
     let tag = &window[..=end];
     let Some(found) = patterns.tag.captures(tag) else {

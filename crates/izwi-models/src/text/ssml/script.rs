@@ -159,16 +159,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Says a stretch as it is written, but for the entities of a document.
-    fn say_text(&mut self, mut range: Range<usize>) {
+    fn say_text(&mut self, range: Range<usize>) {
+        let mut said = range.start;
         if self.elements.iter().any(|element| element.name == "speak") {
             for (entity, character) in entities::find(&self.written[range.clone()]) {
                 let entity = range.start + entity.start..range.start + entity.end;
-                self.say(&self.written[range.start..entity.start], range.start..entity.start, true);
+                self.say(&self.written[said..entity.start], said..entity.start, true);
                 self.say(character.encode_utf8(&mut [0; 4]), entity.clone(), false);
-                range.start = entity.end;
+                said = entity.end;
             }
         }
-        self.say(&self.written[range.clone()], range, true);
+        self.say(&self.written[said..range.end], said..range.end, true);
     }
 
     /// Whether something else is said in place of what is read.
@@ -184,6 +185,7 @@ impl<'a> Reader<'a> {
         let is_replaced = self.is_replaced();
         let is_obeyed = match &mark.kind {
             Kind::Note => true,
+            Kind::Cut => false,
             Kind::Close { name } => self.close(name, mark.range.start),
             // Within what is not spoken.
             Kind::Open { .. } | Kind::Pause { .. } | Kind::Sounds { .. } if is_replaced => false,
@@ -456,7 +458,7 @@ mod tests {
 
     #[test]
     fn sentences_and_paragraphs_end() {
-        check("<speak><p><s>One</s><s>Two!</s></p>\n<p>Three</p></speak>", &["One.\nTwo!\nThree."], &[]);
+        check("<speak><p><s>One</s><s>Two!</s></p>\n<p>Three</p></speak>", &["One.\nTwo!\n\nThree."], &[]);
         check("<p xml:lang=\"en\">One</p>", &["One."], &[]);
     }
 
@@ -477,7 +479,7 @@ mod tests {
         let written = "I <sub alias=\"you and me\">us</sub> go";
         let part = &Script::read(written, ALL).parts[0];
         let said: Vec<&str> = [1, 5, 12, 15].map(|at| &written[..part.places.written(at)]).into();
-        assert_eq!(said, ["I", &written[..29], &written[..29], written]);
+        assert_eq!(said, ["I", &written[..28], &written[..28], written]);
     }
 
     #[test]
@@ -550,7 +552,11 @@ mod tests {
                     prop::sample::select(vec![
                         "<break time='1s'/>", "<break", "[pause 1s]", "<sub alias='x'>", "</sub>", "<p>", "</p>", "<s>",
                         "<prosody rate='200%'>", "</prosody>", "<say-as interpret-as='characters'>", "</say-as>", "é",
-                        "<!--", "-->", "{a|/b/}", "<speak>", "</speak>", "<desc>", "</desc>", "word", " ", ".", "<", ">",
+                        "<!--", "-->", "{a|/b/}", "<speak>", "</speak>", "<desc>", "</desc>",
+                        "&amp;",
+                        "&#8364;",
+                        "&",
+                        "word", " ", ".", "<", ">",
                     ]).prop_map(str::to_owned),
                 ],
                 0..40,
