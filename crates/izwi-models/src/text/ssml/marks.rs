@@ -11,6 +11,9 @@ use regex::Regex;
 /// A longer mark is text.
 pub(super) const MAX_MARK_BYTES: usize = 1_024;
 
+/// A longer mark in brackets that is still open is text.
+const MAX_SHORT_BYTES: usize = 256;
+
 /// Elements of SSML 1.1 and of the common dialects: <https://www.w3.org/TR/speech-synthesis11/>. Those of one letter are
 /// common in mathematics and in HTML, so they have attributes of XML at most.
 const TAG: &str = r#"(?xis)^<(?P<close>/)?(?:
@@ -108,7 +111,9 @@ pub(super) fn may_become_one(open: &str) -> bool {
     let is_closed = open.contains(['>', ']', '}', '\n']) && !open.starts_with("<!--");
     let name = open[1..].trim_start_matches(['/', '?', '!', ' ', '-']);
     let begins = name.is_empty() || name.starts_with(|c: char| c.is_alphabetic() || c == '\'');
-    !is_closed && open.len() <= MAX_MARK_BYTES && begins
+    // Prose in brackets does not wait for long.
+    let most = if open.starts_with('<') { MAX_MARK_BYTES } else { MAX_SHORT_BYTES };
+    !is_closed && open.len() <= most && begins
 }
 
 fn pause<'a>(patterns: &Patterns, window: &'a str) -> Option<(usize, Kind<'a>)> {
