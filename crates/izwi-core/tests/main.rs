@@ -10,6 +10,7 @@ mod engine_devices;
 mod engine_diarization;
 mod engine_failures;
 mod engine_loop;
+mod engine_markup;
 mod engine_notes;
 mod engine_pauses;
 mod engine_replicas;

@@ -323,6 +323,7 @@ fn info(config: &RemoteConfig, voices: &[String]) -> ModelInfo {
         chunks_ms: Vec::new(),
         live_windows: false,
         times_words: false,
+        takes_phonemes: false,
         aligns_text: false,
         calls_tools: false,
         transcriber: None,

@@ -1,14 +1,27 @@
 //! Inputs of a model: an utterance, a transcription, a turn of a conversation.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{SamplingParams, SpeechOptions, Tool, ToolChoice, TranscriptionOptions, Turn, VoiceReference};
+
+/// The sounds of a word of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WordSounds {
+    /// Its place, in bytes.
+    pub range: Range<usize>,
+    /// Its sounds, in misaki's alphabet.
+    pub phonemes: String,
+}
 
 /// One utterance to synthesise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeakInput {
     /// The text, as the user wrote it.
     pub text: String,
+    /// Words of the text whose sounds are given, in order, only for models with
+    /// [`ModelInfo::takes_phonemes`](crate::ModelInfo::takes_phonemes).
+    pub sounds: Vec<WordSounds>,
     /// The id of one of [`ModelInfo::voices`](crate::ModelInfo::voices); `None` for the default.
     pub voice: Option<String>,
     /// The options that the client set. `speed`, `sampling`, `seed` and `max_tokens` below have the model's defaults too.
@@ -45,6 +58,7 @@ impl SpeakInput {
     pub fn plain(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
+            sounds: Vec::new(),
             voice: None,
             options: SpeechOptions::default(),
             reference: None,

@@ -28,7 +28,7 @@ pub use chunking_strategy::{ChunkingStrategy, SpeechDetection, VadFields};
 pub use conversation::{Emission, Message, Tool, ToolCall, ToolChoice, Turn};
 pub use device::DeviceChoice;
 pub use excerpt::{bounded, excerpt};
-pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput};
+pub use input::{ConverseInput, Input, ListenInput, LiveWindow, PrepareLimits, SpeakInput, WordSounds};
 pub use input_error::InputError;
 pub use model_info::{ModelInfo, Transcriber};
 pub use option_row::{ListLimits, OptionFlag, OptionRow, OptionValue};

@@ -41,6 +41,8 @@ pub struct ModelInfo {
     pub live_windows: bool,
     /// Whether it tells when the words of a text are spoken.
     pub times_words: bool,
+    /// Whether it says words by their sounds.
+    pub takes_phonemes: bool,
     /// Whether it tells when the words of a given text are said in a recording.
     pub aligns_text: bool,
     /// Whether it calls tools in a conversation, and may begin one.
@@ -85,6 +87,7 @@ impl ModelInfo {
             chunks_ms: Vec::new(),
             live_windows: false,
             times_words: false,
+            takes_phonemes: false,
             aligns_text: false,
             calls_tools: false,
             transcriber: None,

@@ -7,7 +7,7 @@ use crate::{excerpt, languages};
 pub struct TextNotes {
     /// Characters that it cannot pronounce and leaves out, each once.
     pub unspoken: String,
-    /// Markup that is left out, each once.
+    /// Markup that is not obeyed, or not wholly, each once.
     pub markup: Vec<String>,
     /// Codes of the languages that parts of the text are in and that it does not speak.
     pub foreign: Vec<String>,
@@ -36,7 +36,8 @@ impl TextNotes {
         }
         if !self.markup.is_empty() {
             let marks = self.markup.join(" ");
-            let message = format!("markup has no effect and is not spoken: {}", excerpt(&marks));
+            let message =
+                format!("markup has no effect, or not all of it, and is not spoken: {}", excerpt(&marks));
             note("ignored_markup", message, marks);
         }
         for code in &self.foreign {

@@ -109,6 +109,8 @@ pub struct StepOutput {
     /// The words that are spoken in `samples`, in order, their times counted from the start of `samples`; empty where the
     /// family does not know when words are spoken.
     pub words: Vec<SpokenWord>,
+    /// Samples of silence to insert before and behind `samples`, which no model makes.
+    pub silence: [usize; 2],
     /// New text.
     pub text: String,
     /// New segments of a transcript; their texts concatenate to `text`.
@@ -138,4 +140,34 @@ pub struct StepOutput {
     /// Ends the pass and continues the sequence with this work: its KV blocks are freed, its state stays. The next batch
     /// entry has `begins` set and starts at 0, or after a shared prefix.
     pub next_pass: Option<Work>,
+}
+
+impl StepOutput {
+    /// Puts the silence into the samples. Words keep their place in them.
+    pub fn insert_silence(&mut self) {
+        let [before, behind] = std::mem::take(&mut self.silence);
+        if before > 0 {
+            self.samples.splice(..0, std::iter::repeat_n(0.0, before));
+            for word in &mut self.words {
+                word.sample_start += before as u64;
+                word.sample_end += before as u64;
+            }
+        }
+        self.samples.extend(std::iter::repeat_n(0.0, behind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_move_with_the_silence_before_them() {
+        let word = SpokenWord { text_start: 0, text_end: 2, sample_start: 1, sample_end: 2 };
+        let output = StepOutput { samples: vec![0.5, -0.5], words: vec![word], ..StepOutput::default() };
+        let mut quiet = StepOutput { silence: [2, 1], ..output };
+        quiet.insert_silence();
+        assert_eq!((&quiet.samples[..], quiet.silence), (&[0.0, 0.0, 0.5, -0.5, 0.0][..], [0, 0]));
+        assert_eq!((quiet.words[0].sample_start, quiet.words[0].sample_end), (3, 4));
+    }
 }

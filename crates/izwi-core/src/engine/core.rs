@@ -23,6 +23,7 @@ pub(super) use waiters::Waiters;
 use super::blocks::BlockGeometry;
 use super::config::EngineCoreConfig;
 use super::error::EngineError;
+use super::executor::parts::PartsExecutor;
 use super::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
 use super::metrics::MetricsCollector;
@@ -140,7 +141,7 @@ impl EngineCore {
             qos,
             metrics,
             config,
-            executor: Some(executor),
+            executor: Some(Box::new(PartsExecutor::new(executor))),
             released: Vec::new(),
             waiters: Waiters::default(),
             mode: Mode::Manual,
@@ -321,7 +322,7 @@ impl EngineCore {
             };
             let result = result.map(|(output, _)| output);
             if let Some(reason) = finish {
-                if reason == FinishReason::Stop {
+                if reason == FinishReason::Stop && self.sequences.is_all_speech(item.sequence) {
                     let samples = result.as_ref().map_or(0, |output| output.samples.len());
                     self.observe(Event::Complete(item.sequence, samples as u64));
                 }
@@ -360,7 +361,7 @@ impl EngineCore {
     fn record(
         &mut self,
         item: &ScheduledRequest,
-        output: StepOutput,
+        mut output: StepOutput,
     ) -> std::result::Result<(StepOutput, Option<FinishReason>), ExecutorError> {
         self.observe(Event::Item(item, &output));
         let limit = self.scheduler.complete(item, output.generated_tokens, output.content_key, &mut self.kv);
@@ -382,6 +383,7 @@ impl EngineCore {
             let forked = self.scheduler.fork(item.sequence, &output.parents, &mut self.kv);
             forked.map_err(|error| ExecutorError(error.to_string()))?;
         }
+        output.insert_silence();
         Ok((output, finish))
     }
 

@@ -6,6 +6,7 @@
 mod loading;
 mod messages;
 pub mod native;
+pub(super) mod parts;
 mod placement;
 #[cfg(feature = "simulated")]
 pub mod simulated;
@@ -18,6 +19,7 @@ use izwi_hub::Store;
 pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
 pub(super) use izwi_models::text::markup::Markup;
+pub(super) use izwi_models::text::ssml::{Abilities, Filter, Manner, Places, Script};
 pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised, words_of};
 pub use izwi_nn::device::{Gpu, KernelCosts as GpuCosts, metal_gpu};
 use izwi_types::{
@@ -59,6 +61,8 @@ pub struct ExecutorProfile {
     pub step_bytes: usize,
     /// Time per part of a step.
     pub part_times: PartTimes,
+    /// Whether a text may be spoken in parts with silence between them. Not at other servers.
+    pub speaks_parts: bool,
 }
 
 impl ExecutorProfile {

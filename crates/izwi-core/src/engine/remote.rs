@@ -67,6 +67,7 @@ pub fn profile(model: &str, info: izwi_types::ModelInfo) -> ExecutorProfile {
         memory_bytes: 0,
         step_bytes: 0,
         part_times: PartTimes::default(),
+        speaks_parts: false,
     }
 }
 

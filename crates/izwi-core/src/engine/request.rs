@@ -7,8 +7,8 @@ mod audio_stream;
 mod foreign;
 mod intake;
 mod live_text;
-mod markup;
 mod open_input;
+mod parts;
 mod processor;
 mod text_input;
 mod voice_input;
@@ -23,11 +23,11 @@ pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use live_text::{LiveText, first_end, sentence_ends, utterance_end};
-pub use markup::{plain_text, without_markup};
 pub(super) use open_input::OpenInput;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
 pub use text_input::{MAX_TEXT_CHARS, TextInput};
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
+pub use written_text::plain_text;
 
 /// Tells the engine that input has arrived or ended.
 pub(super) type Wake = Box<dyn Fn() + Send>;

@@ -203,6 +203,11 @@ impl Sequences {
         self.session(sequence).map_or(usize::MAX, |session| session.request.max_tokens)
     }
 
+    /// Whether its audio is as long as its text takes, without silence that was asked for.
+    pub(super) fn is_all_speech(&self, sequence: SequenceId) -> bool {
+        self.session(sequence).is_some_and(|session| !session.request.has_silence)
+    }
+
     /// Sets the tokens of the prompt of its first pass.
     pub(super) fn set_prompt_tokens(&mut self, sequence: SequenceId, tokens: usize) {
         if let Some(session) = self.session_mut(sequence) {

@@ -121,6 +121,7 @@ fn toy() -> FrameDriver<Toy> {
         chunks_ms: Vec::new(),
         live_windows: false,
         times_words: false,
+        takes_phonemes: false,
         aligns_text: false,
         calls_tools: false,
         transcriber: None,

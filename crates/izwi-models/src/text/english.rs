@@ -10,6 +10,7 @@ use regex::Regex;
 
 use super::alignment::spoken_ends;
 use super::front_end::{FrontEnd, FrontEndError};
+use super::ipa;
 use super::markup::Markup;
 use super::normalise::Normaliser;
 pub(crate) use super::phonemes::Accent;
@@ -46,6 +47,7 @@ pub(crate) struct EnglishFrontEnd {
     markup: Markup,
     normaliser: Normaliser,
     phonemiser: Phonemiser,
+    accent: Accent,
     /// Letters, digits and symbols outside ASCII.
     unusual: Regex,
 }
@@ -66,6 +68,7 @@ impl EnglishFrontEnd {
             markup: Markup::new().map_err(faulty)?,
             normaliser: Normaliser::new().map_err(faulty)?,
             phonemiser: Phonemiser::with_accent(accent, unknown),
+            accent,
             unusual: Regex::new(r"[[\p{L}\p{N}\p{S}]--\p{ASCII}]").map_err(faulty)?,
         })
     }
@@ -126,6 +129,10 @@ impl EnglishFrontEnd {
 impl FrontEnd for EnglishFrontEnd {
     fn sentences(&self, text: &str) -> Result<Vec<Sentence>, FrontEndError> {
         Ok(Self::sentences(self, text))
+    }
+
+    fn own_symbols(&self, phonemes: &str) -> String {
+        ipa::english(phonemes, self.accent)
     }
 
     fn unspoken(&self, text: &str) -> String {

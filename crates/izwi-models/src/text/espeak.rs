@@ -305,6 +305,10 @@ impl FrontEnd for Espeak {
         Ok(sentences.iter().map(&mut sentence).collect())
     }
 
+    fn own_symbols(&self, phonemes: &str) -> String {
+        phonemes.to_owned()
+    }
+
     fn unspoken(&self, _text: &str) -> String {
         String::new()
     }

@@ -12,6 +12,9 @@ pub(crate) trait FrontEnd: Debug + Send + Sync {
     /// A program that the front end needs is missing, fails or does not end.
     fn sentences(&self, text: &str) -> Result<Vec<Sentence>, FrontEndError>;
 
+    /// Phonemes that users wrote, in the symbols that networks learnt for the language.
+    fn own_symbols(&self, phonemes: &str) -> String;
+
     /// Characters of `text` that nothing is said for, as far as the front end can tell.
     fn unspoken(&self, text: &str) -> String;
 }

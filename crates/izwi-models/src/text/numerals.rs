@@ -3,6 +3,9 @@
 use super::rewrite::Found;
 use super::words::{ONES, TENS};
 
+/// Names of the powers of a thousand.
+const THOUSANDS: [&str; 6] = ["", " thousand", " million", " billion", " trillion", " quadrillion"];
+
 pub(super) fn roman(found: &Found<'_>) -> Option<u32> {
     let numeral = found.group(2);
     let possessive = found.after == Some('\'');
@@ -40,8 +43,13 @@ pub(super) fn ordinal(number: u32) -> String {
         };
         return format!("{number}{suffix}");
     }
-    let words = below_hundred(number);
-    let (head, last) = words.rfind('-').map_or(("", words.as_str()), |at| words.split_at(at + 1));
+    ordinal_words(&below_hundred(number))
+}
+
+/// The ordinal of a cardinal in words.
+pub(super) fn ordinal_words(words: &str) -> String {
+    let at = words.rfind(['-', ' ']);
+    let (head, last) = at.map_or(("", words), |at| words.split_at(at + 1));
     let last = match last {
         "one" => "first".to_owned(),
         "two" => "second".to_owned(),
@@ -67,4 +75,29 @@ pub(super) fn below_hundred(number: u32) -> String {
 
 pub(super) fn digit_by_digit(digits: &str) -> String {
     digits.chars().map(String::from).collect::<Vec<_>>().join(" ")
+}
+
+/// A whole number in words, as long as its powers have names.
+pub(super) fn cardinal(number: u64) -> Option<String> {
+    let mut groups = Vec::new();
+    let mut rest = number;
+    for name in THOUSANDS {
+        let (hundreds, below) = (rest % 1_000 / 100, (rest % 100) as u32);
+        let mut words = Vec::new();
+        if hundreds > 0 {
+            words.push(format!("{} hundred", ONES[hundreds as usize]));
+        }
+        if below > 0 || number == 0 {
+            words.push(below_hundred(below));
+        }
+        if !words.is_empty() {
+            groups.push(words.join(" ") + name);
+        }
+        rest /= 1_000;
+        if rest == 0 {
+            groups.reverse();
+            return Some(groups.join(" "));
+        }
+    }
+    None
 }

@@ -152,6 +152,7 @@ impl Pipeline {
             clones_voices: false,
             appends_text: false,
             times_words: false,
+            takes_phonemes: false,
             calls_tools: true,
             transcriber: Some(Transcriber {
                 model: asr.profile().model.clone(),

@@ -82,7 +82,7 @@ pages! {
     service: "docs/service.md" => [];
     sillytavern: "docs/sillytavern.md" => ["ell met"];
     speaking: "docs/speaking.md" => [
-        "markup has no effect and is not spoken: <speak> <break time=\"1s\"/> </speak>",
+        "and is not spoken: <emphasis>",
         "cannot pronounce '你好'",
         "the text has Chinese, which hibari does not speak"
     ];

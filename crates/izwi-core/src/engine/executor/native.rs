@@ -245,6 +245,7 @@ fn profile(config: &EngineCoreConfig, model: &dyn SpeechModel, device: &Device) 
         memory_bytes: info.weight_bytes + kv_block_bytes * geometry.num_blocks + states,
         step_bytes: model.step_bytes(config.streaming_chunk_size),
         part_times: model.part_times(),
+        speaks_parts: true,
         languages: info.languages.clone(),
         info,
     }

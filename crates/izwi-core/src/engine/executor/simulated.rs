@@ -302,6 +302,7 @@ impl SimulatedExecutor {
             chunks_ms: Vec::new(),
             live_windows: model.transcribes,
             times_words: model.times_words && !model.autoregressive,
+            takes_phonemes: false,
             aligns_text: model.transcribes,
             calls_tools: false,
             transcriber: None,
@@ -321,6 +322,7 @@ impl SimulatedExecutor {
             memory_bytes: 0,
             step_bytes: 0,
             part_times: PartTimes::default(),
+            speaks_parts: true,
         });
         let pool = vec![0; geometry.capacity()];
         Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0, has_run: false }

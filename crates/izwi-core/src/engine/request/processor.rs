@@ -18,10 +18,10 @@ use super::intake::AudioIntake;
 use super::text_input::MAX_TEXT_CHARS;
 use super::written_text;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, OpenInput, ReferenceAudio, VoiceInput};
-use super::{audio_stream, voice_input};
+use super::{audio_stream, parts, voice_input};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::{ExecutorProfile, RequestPreparer};
+use crate::engine::executor::{ExecutorProfile, RequestPreparer, Script};
 use crate::engine::kv_cache::PrefixChain;
 use crate::engine::scheduler::Workload;
 use crate::engine::types::{Priority, RequestId, audio_duration};
@@ -56,6 +56,10 @@ pub(in crate::engine) struct RequestInfo {
     pub(in crate::engine) writes_figures: bool,
     /// The language of the recording, as far as it is known before.
     pub(in crate::engine) language: Option<String>,
+    /// Whether its audio has silence that was asked for.
+    pub(in crate::engine) has_silence: bool,
+    /// The parts of a text with markup, until they are prepared.
+    pub(in crate::engine) script: Option<Box<Script>>,
 }
 
 impl RequestInfo {
@@ -119,7 +123,7 @@ impl RequestProcessor {
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
     ) -> Result<(RequestInfo, Input)> {
-        let notes = written_text::take(&mut request, &self.profile)?;
+        let (notes, script) = written_text::take(&mut request, &self.profile)?;
         let (writes_figures, language) = self.figures(&mut request)?;
         let open_text = request.text_input.clone().map(OpenInput::Text);
         let open_input = open_text.or(request.audio_stream.clone().map(OpenInput::Audio));
@@ -155,6 +159,8 @@ impl RequestProcessor {
             notes,
             writes_figures,
             language,
+            has_silence: script.as_ref().is_some_and(Script::has_silence),
+            script: script.map(Box::new),
         };
         Ok((info, input))
     }
@@ -164,7 +170,12 @@ impl RequestProcessor {
     /// # Errors
     /// The model refuses the input; the error names the field, the value and the remedy.
     pub(in crate::engine) fn finish(&self, mut info: RequestInfo, input: &Input) -> Result<PreparedRequest> {
-        let mut prepared = self.preparer.prepare(input)?;
+        let mut prepared = match (info.script.take(), input) {
+            (Some(script), Input::Speak(input)) => {
+                parts::prepare(*script, input, &*self.preparer, &self.profile.info)?
+            }
+            _ => self.preparer.prepare(input)?,
+        };
         info.notes.unspoken = std::mem::take(&mut prepared.unspoken);
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, info.max_tokens)?;
         info.prompt_tokens = prompt_tokens;
@@ -209,6 +220,7 @@ impl RequestProcessor {
         };
         Ok(Input::Speak(SpeakInput {
             text: request.text.unwrap_or_default(),
+            sounds: Vec::new(),
             voice: request.voice,
             options: request.options,
             reference,

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use izwi_types::{Prepared, TextProgress};
 
 use super::Wake;
-use super::markup::Filter;
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::RequestPreparer;
+use crate::engine::executor::{Filter, RequestPreparer};
 
 /// The most characters of text in one request.
 pub const MAX_TEXT_CHARS: usize = 65_536;
@@ -125,7 +124,7 @@ impl TextInput {
 
     /// Markup that was left out since the last call, each once.
     pub fn take_markup(&self) -> Vec<String> {
-        self.lock().filter.take_found()
+        self.lock().filter.take_told()
     }
 
     /// Passes text on to the prepared request from now on, first what arrived while it was prepared.

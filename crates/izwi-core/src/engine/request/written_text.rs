@@ -1,38 +1,69 @@
-//! What users write to be spoken: takes the text that has arrived, leaves markup out, and notes what is said otherwise.
+//! What users write to be spoken: takes the text that has arrived, reads its markup, and notes what is said otherwise.
 //!
 //! Must not know queues or the state of the engine.
 
-use izwi_types::{Task, TextNotes, excerpt};
+use std::sync::LazyLock;
+
+use izwi_types::{Task, TextNotes, excerpt, languages};
 
 use super::EngineCoreRequest;
+use super::foreign;
 use super::text_input::MAX_TEXT_CHARS;
-use super::{foreign, markup};
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::ExecutorProfile;
+use crate::engine::executor::{Abilities, ExecutorProfile, Markup, Script};
 
-/// Moves the text that has arrived so far into the request, and leaves markup out. An input that has ended is complete
-/// text.
+/// Lines of a text as they are spoken: without the marks of Markdown and HTML, addresses in words.
+pub fn plain_text(text: &str) -> String {
+    static MARKS: LazyLock<Option<Markup>> = LazyLock::new(|| {
+        let compiled = Markup::new();
+        compiled.inspect_err(|error| tracing::error!(%error, "marks are not left out")).ok()
+    });
+    MARKS.as_ref().map_or_else(|| text.to_owned(), |marks| marks.strip(text))
+}
+
+/// Moves the words of the text that has arrived so far into the request. An input that has ended is complete text. Returns
+/// what is said otherwise, and the script of a text with markup.
 ///
 /// # Errors
 /// The model takes no text that arrives while it is spoken, or there is nothing but markup.
-pub(super) fn take(request: &mut EngineCoreRequest, profile: &ExecutorProfile) -> Result<TextNotes> {
+pub(super) fn take(
+    request: &mut EngineCoreRequest,
+    profile: &ExecutorProfile,
+) -> Result<(TextNotes, Option<Script>)> {
     if request.task_type != Task::Tts && request.text_input.is_none() {
-        return Ok(TextNotes::default());
+        return Ok((TextNotes::default(), None));
     }
-    let markup = match (&request.text_input, &mut request.text) {
-        (Some(_), _) => take_open(request, profile)?,
+    let is_english = language(request, profile) == Some("en".to_owned());
+    let (markup, script) = match (&request.text_input, &mut request.text) {
+        (Some(_), _) => (take_open(request, profile)?, None),
         (None, Some(text)) if text.len() <= MAX_TEXT_CHARS * 4 => {
-            let (plain, found) = markup::strip(text, profile.info.times_words);
-            check_plain(&plain, &found)?;
-            // Places of words count from the start of the written text.
-            let is_bare = found.is_empty() || profile.info.times_words;
-            *text = if is_bare { plain } else { plain.trim().to_owned() };
-            found
+            let abilities = Abilities {
+                parts: profile.speaks_parts,
+                rates: profile.speaks_parts && profile.info.speed_range.is_some(),
+                phonemes: profile.speaks_parts && profile.info.takes_phonemes,
+                english: is_english,
+            };
+            let mut script = Script::read(text, abilities);
+            let told = std::mem::take(&mut script.told);
+            if script.is_marked {
+                check_words(&script, text)?;
+                *text = script.text();
+            }
+            (told, Some(script).filter(|script| script.is_marked && profile.speaks_parts))
         }
-        (None, _) => Vec::new(),
+        (None, _) => (Vec::new(), None),
     };
     let foreign = foreign::languages(request.text.as_deref().unwrap_or_default(), &profile.languages);
-    Ok(TextNotes { markup, foreign, ..TextNotes::default() })
+    Ok((TextNotes { markup, foreign, ..TextNotes::default() }, script))
+}
+
+/// Code of the language that a text is read in: the one asked for, or that of its voice.
+fn language(request: &EngineCoreRequest, profile: &ExecutorProfile) -> Option<String> {
+    let asked = request.options.language.as_deref().and_then(languages::code_of);
+    let voices = &profile.info.voices;
+    let named = request.voice.as_deref().and_then(|name| voices.iter().find(|voice| voice.id == name));
+    let voice = || languages::code_of(&named.or(voices.first())?.language);
+    asked.or_else(voice).or_else(|| profile.languages.first().cloned())
 }
 
 /// Moves the text of an input that has arrived so far into the request. Returns the markup that was left out.
@@ -56,10 +87,9 @@ fn take_open(request: &mut EngineCoreRequest, profile: &ExecutorProfile) -> Resu
 }
 
 /// Refuses a text of which nothing but markup was there.
-fn check_plain(plain: &str, markup: &[String]) -> Result<()> {
-    if plain.trim().is_empty() && !markup.is_empty() {
-        let marks = markup.join(" ");
-        let message = format!("input is markup alone: {}; it is not spoken, send the words", excerpt(&marks));
+fn check_words(script: &Script, text: &str) -> Result<()> {
+    if script.parts.is_empty() {
+        let message = format!("input is markup alone: {}; send words to speak with it", excerpt(text.trim()));
         return Err(EngineError::invalid("input", message));
     }
     Ok(())

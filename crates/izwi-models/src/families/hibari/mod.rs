@@ -15,6 +15,8 @@ use self::waveform::{SAMPLE_RATE_HZ, Synthesiser};
 use super::LoadOptions;
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::text::english::{EnglishFrontEnd, unknown_words};
+use crate::text::front_end::FrontEnd;
+use crate::text::ipa;
 use crate::text::units::{self, Unit, Vocabulary};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -110,6 +112,7 @@ impl Hibari {
                 chunks_ms: Vec::new(),
                 live_windows: false,
                 times_words: true,
+                takes_phonemes: true,
                 aligns_text: false,
                 calls_tools: false,
                 transcriber: None,
@@ -162,7 +165,8 @@ impl SpeechModel for Hibari {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         self.check(input)?;
-        let sentences = self.front_end.sentences(&input.text);
+        let mut sentences = self.front_end.sentences(&input.text);
+        ipa::substitute(&mut sentences, &input.sounds, |sounds| self.front_end.own_symbols(sounds));
         let mut units = units::cut(&sentences, &self.vocabulary, max_unit_ids(input.speed, limits));
         if units.is_empty() {
             let message = "nothing speakable remains of the text; write words, numbers or names in English";

@@ -17,6 +17,7 @@ use super::LoadOptions;
 use crate::model::{BatchEntry, EntryResult, SequenceState, SpeechModel};
 use crate::text::front_end::{FrontEnd, FrontEndError};
 use crate::text::front_ends::FrontEnds;
+use crate::text::ipa;
 use crate::text::units::{self, Unit, Vocabulary};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
@@ -162,6 +163,7 @@ impl Kokoro {
                 chunks_ms: Vec::new(),
                 live_windows: false,
                 times_words: true,
+                takes_phonemes: true,
                 aligns_text: false,
                 calls_tools: false,
                 transcriber: None,
@@ -238,10 +240,11 @@ impl SpeechModel for Kokoro {
     fn prepare(&self, input: &Input, limits: &PrepareLimits) -> Result<Prepared, InputError> {
         let Input::Speak(input) = input else { return Err(InputError::other_task("speaks", "audio")) };
         let (voice, front_end) = self.check(input)?;
-        let sentences = front_end.sentences(&input.text).map_err(|error| {
+        let mut sentences = front_end.sentences(&input.text).map_err(|error| {
             let language = input.options.language.as_deref().unwrap_or_else(|| self.voices.language(&voice));
             refusal(&error, input, &excerpt(language))
         })?;
+        ipa::substitute(&mut sentences, &input.sounds, |sounds| front_end.own_symbols(sounds));
         let mut units = units::cut(&sentences, &self.vocabulary, self.max_unit_ids(input.speed, limits));
         if units.is_empty() {
             let message = "nothing speakable remains of the text; write words, numbers or names in the voice's language";

@@ -177,6 +177,7 @@ fn info(config: &Config, voices: &Voices, codec: &Codec, weight_bytes: usize) ->
         chunks_ms: Vec::new(),
         live_windows: false,
         times_words: false,
+        takes_phonemes: false,
         aligns_text: false,
         calls_tools: false,
         transcriber: None,

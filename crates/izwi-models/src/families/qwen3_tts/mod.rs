@@ -203,6 +203,7 @@ fn info(settings: &Settings, codec: &Codec, clones_voices: bool, weight_bytes: u
         chunks_ms: Vec::new(),
         live_windows: false,
         times_words: false,
+        takes_phonemes: false,
         aligns_text: false,
         calls_tools: false,
         transcriber: None,
