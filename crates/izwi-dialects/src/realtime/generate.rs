@@ -12,33 +12,44 @@ use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
 use izwi_server::{ApiError, AppState};
 
-use super::config::Modality;
+use super::config::{Modality, ResponseConfig};
 use super::events::{ServerEvent, emit, new_id};
 use super::items::{Assistant, Content, Context, Decoded, Item, Undecoded};
 use super::parts::Samples;
 use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
-use super::session::Session;
+use super::session::{Active, Session};
 
 impl Session {
     pub(super) fn respond(&mut self, asked: Asked, engine: Engine) -> Result<Job<Self>, ApiError> {
-        let encoded = asked.config.output_format.encoder(engine.profile().info.sample_rate_hz)?;
-        let item_id = new_id("item");
+        let response = self.responding(asked, &engine)?;
         let undecoded = self.items.undecoded();
-        let content = Content::Assistant(Assistant::new(asked.config.modality));
-        self.items.push(Item { id: item_id.clone(), content });
-        self.active = Some((asked.id.clone(), None));
+        self.activate(&response.asked, response.number, &response.item_id);
         let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone());
-        let reply = Responding {
+        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(response))))
+    }
+
+    /// A response without anything of it.
+    pub(super) fn responding(&mut self, asked: Asked, engine: &Engine) -> Result<Responding, ApiError> {
+        let encoded = asked.config.output_format.encoder(engine.profile().info.sample_rate_hz)?;
+        self.responses += 1;
+        Ok(Responding {
             asked,
-            item_id,
+            number: self.responses,
+            item_id: new_id("item"),
             encoded,
             text: String::new(),
             is_told: false,
             tokens: (0, 0),
             calls: Vec::new(),
             failure: None,
-        };
-        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(reply))))
+        })
+    }
+
+    /// Gives a response its place in the conversation.
+    pub(super) fn activate(&mut self, asked: &Asked, number: u64, item_id: &str) {
+        let content = Content::Assistant(Assistant::new(asked.config.modality));
+        self.items.push(Item { id: item_id.to_owned(), content });
+        self.active = Some(Active { id: asked.id.clone(), number, cancelled: None });
     }
 
     /// The request for a response, once the user's audio is decoded.
@@ -47,7 +58,7 @@ impl Session {
         let (Reply::Response(response), Some(chat)) = (reply, &self.chat) else {
             return EngineCoreRequest::converse(Conversation::new());
         };
-        let Context { mut conversation, mut system, end } =
+        let Context { mut conversation, system, end } =
             self.items.context(&response.item_id, chat.config().conversation_limits());
         if let Some(answer) = self.items.answer_mut(&response.item_id) {
             answer.prompt_start = end;
@@ -56,7 +67,16 @@ impl Session {
             // The model begins, or goes on.
             conversation.ask(Vec::new());
         }
-        let config = &response.asked.config;
+        Self::request_of(&response.asked.config, conversation, system, chat)
+    }
+
+    /// The request for a response to a conversation.
+    pub(super) fn request_of(
+        config: &ResponseConfig,
+        conversation: Conversation,
+        mut system: Vec<String>,
+        chat: &Engine,
+    ) -> EngineCoreRequest {
         system.splice(..0, config.instructions.clone());
         let options = SpeechOptions {
             max_tokens: config.max_output_tokens,
@@ -139,7 +159,12 @@ impl Session {
     }
 
     pub(super) fn end_response(&mut self, response: Responding, outcome: Outcome, out: &mut Outbox) {
-        let cancelled = self.active.take().and_then(|(_, cancelled)| cancelled);
+        if self.is_early(&response) {
+            self.early = None;
+        }
+        // Nobody knows of one that began early and is not wanted.
+        let Some(active) = self.active.take_if(|active| active.number == response.number) else { return };
+        let cancelled = active.cancelled;
         let failure = response.failure.clone();
         let (ending, prompt_tokens) = match &outcome {
             Outcome::Finished(finish) => {

@@ -234,6 +234,17 @@ impl Item {
         })
     }
 
+    /// What the user said, if it is transcribed.
+    pub(super) fn transcript(&self) -> Option<&String> {
+        match &self.content {
+            Content::User(parts) => match parts.as_slice() {
+                [Part::Audio { transcript, .. }] => transcript.as_ref(),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Audio that waits for a response.
     fn waiting_ms(&self) -> u64 {
         let Content::User(parts) = &self.content else { return 0 };
@@ -300,6 +311,10 @@ impl Items {
     /// There is none, or it is forgotten.
     pub(super) fn find(&self, id: &str) -> Result<&Item, Refusal> {
         self.get(id).ok_or_else(|| not_found("item_id", id))
+    }
+
+    pub(super) fn last(&self) -> Option<&Item> {
+        self.items.last()
     }
 
     pub(super) fn answer_mut(&mut self, id: &str) -> Option<&mut Assistant> {

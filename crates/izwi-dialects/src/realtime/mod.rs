@@ -14,6 +14,7 @@
 mod beta;
 mod config;
 mod decision;
+mod early;
 mod events;
 mod generate;
 mod handle;

@@ -40,6 +40,8 @@ pub(super) struct Asked {
 /// A response that is generated.
 pub(crate) struct Responding {
     pub(super) asked: Asked,
+    /// Tells it from what else the session generates.
+    pub(super) number: u64,
     pub(super) item_id: String,
     pub(super) encoded: EncodedUtterance,
     pub(super) text: String,

@@ -248,7 +248,13 @@ impl LiveTurns {
             }
             TurnEvent::Lull { at_ms } => {
                 if let Some(turn) = self.turns.back_mut() {
-                    turn.lull_ms = at_ms;
+                    (turn.lull_ms, turn.is_lull) = (at_ms, true);
+                }
+                None
+            }
+            TurnEvent::Resumed => {
+                if let Some(turn) = self.turns.back_mut() {
+                    turn.is_lull = false;
                 }
                 None
             }
@@ -357,6 +363,14 @@ impl LiveTurns {
         self.waiting.shrink_to(0);
         self.is_busy = false;
         had_turns
+    }
+
+    /// What is said in the turn in progress if it ends in the lull that lasts: once, when that is transcribed.
+    pub(super) fn take_lull_text(&mut self) -> Option<String> {
+        let turn = self.turns.front_mut()?;
+        let text = turn.text_in_lull()?;
+        turn.is_lull = false;
+        Some(text)
     }
 
     /// How many turns have begun.
