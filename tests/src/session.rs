@@ -135,6 +135,18 @@ impl Session {
         Ok(frame)
     }
 
+    /// Reads until a frame of this type, past anything but errors.
+    pub async fn until(&mut self, kind: &str) -> Result<Value> {
+        loop {
+            match self.next().await? {
+                Incoming::Frame(frame) if frame["type"] == kind => return Ok(frame),
+                Incoming::Frame(frame) => ensure!(frame["type"] != "error", "{frame}"),
+                Incoming::Audio(_) => {}
+                Incoming::Closed(code) => bail!("closed with {code:?} before {kind}"),
+            }
+        }
+    }
+
     /// The next frame, which must be an error with this code.
     pub async fn expect_error(&mut self, code: &str) -> Result<Value> {
         let frame = self.expect("error").await?;

@@ -497,6 +497,81 @@ async fn tools_are_called_and_their_results_answered() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()> {
+    let permits = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&permits);
+    let llm = Llm::start(move |_, body| match told(body).last().map(String::as_str) {
+        Some("user: Hello.") => Completion::Lines(vec![
+            Line::Text("Good day. "),
+            Line::Wait(Arc::clone(&held)),
+            Line::End("stop"),
+        ]),
+        _ => Completion::text(&["Greeting"]),
+    })
+    .await?;
+    let server = serve("pipeline-aside", &llm, speaker(), |_| {}).await?;
+    let mut session = connect(&server, "pipeline-aside", json!({})).await?;
+    create(&mut session, said("Hello.")).await?;
+    let hello = session.until("conversation.item.done").await?["item"]["id"].clone();
+    session.send(json!({"type": "response.create", "response": {"output_modalities": ["text"]}})).await?;
+    session.until("response.output_text.delta").await?;
+    // Beside the answer: of what the client sends, of the whole conversation, and of nothing.
+    let aside = |input: Value| {
+        let mut response = json!({
+            "conversation": "none",
+            "output_modalities": ["text"],
+            "metadata": {"topic": "class"},
+            "instructions": "Classify.",
+        });
+        if !input.is_null() {
+            response["input"] = input;
+        }
+        response
+    };
+    let reference = json!({"type": "item_reference", "id": hello});
+    for (input, expected) in [
+        (json!([reference, said("Name it.")]), vec!["system: Classify.", "user: Hello.\\nName it."]),
+        (json!([]), vec!["system: Classify."]),
+    ] {
+        let events = respond(&mut session, aside(input)).await?;
+        ensure!(deltas(&events, "response.output_text.delta") == "Greeting", "{events:?}");
+        let of_conversation =
+            |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.starts_with("conversation."));
+        ensure!(events.iter().find(of_conversation).is_none(), "{events:?}");
+        let done = done(&events);
+        ensure!(done["conversation_id"].is_null() && done["metadata"]["topic"] == "class", "{done}");
+        ensure!(done["status"] == "completed" && done["output"][0]["content"][0]["text"] == "Greeting", "{done}");
+        ensure!(told(llm.seen().last().unwrap()) == expected, "{:?}", llm.seen().last());
+    }
+    let refused = [
+        (json!([{"type": "item_reference", "id": "none"}]), "response.input[0]"),
+        (json!([said("Hi."), {"type": "message", "role": "king", "content": [{}]}]), "response.input[1].content.type"),
+        (json!([5]), "response.input[0]"),
+    ];
+    for (input, param) in refused {
+        session.send(json!({"type": "response.create", "response": aside(input)})).await?;
+        let error = session.expect("error").await?["error"].clone();
+        ensure!(error["param"] == param, "{error}");
+    }
+    // One that is cancelled by its id; the answer goes on.
+    session.send(json!({"type": "response.create", "response": aside(json!([said("Hello.")]))})).await?;
+    let id = session.until("response.created").await?["response"]["id"].clone();
+    session.until("response.output_text.delta").await?;
+    session.send(json!({"type": "response.cancel", "response_id": id})).await?;
+    let ended = session.until("response.done").await?["response"].clone();
+    ensure!(ended["id"] == id && ended["status"] == "cancelled", "{ended}");
+    permits.add_permits(1);
+    let ended = session.until("response.done").await?["response"].clone();
+    ensure!(ended["status"] == "completed" && !ended["conversation_id"].is_null(), "{ended}");
+    create(&mut session, said("And now?")).await?;
+    let events = respond(&mut session, aside(Value::Null)).await?;
+    ensure!(done(&events)["conversation_id"].is_null(), "{events:?}");
+    let expected = ["system: Classify.", "user: Hello.", "assistant: Good day.", "user: And now?"];
+    ensure!(told(llm.seen().last().unwrap()) == expected, "{:?}", llm.seen().last());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_may_begin_a_conversation() -> Result<()> {
     let llm = Llm::start(|_, _| Completion::text(&["Welcome."])).await?;
     let name = "pipeline-greets";

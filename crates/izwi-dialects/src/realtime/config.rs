@@ -206,8 +206,8 @@ pub(crate) struct ResponsePatch {
     max_output_tokens: Option<Value>,
     audio: Option<AudioPatch>,
     metadata: Option<BTreeMap<String, String>>,
-    conversation: Option<String>,
-    input: Option<Vec<Value>>,
+    pub(super) conversation: Option<String>,
+    pub(super) input: Option<Vec<Value>>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     prompt: Option<Value>,
@@ -404,15 +404,6 @@ impl ResponseConfig {
         }
         if let Some(choice) = &patch.tool_choice {
             self.tool_choice = tools::choice("response", choice)?;
-        }
-        if let Some(conversation) = patch.conversation.filter(|name| name != "auto") {
-            let what =
-                format!("it is '{}'; every response belongs to the conversation", excerpt(&conversation));
-            return Err(Refusal::unsupported("response.conversation", &what));
-        }
-        if patch.input.is_some() {
-            let what = "create items with conversation.item.create";
-            return Err(Refusal::unsupported("response.input", what));
         }
         if let Some(metadata) = patch.metadata {
             if metadata.len() > MAX_METADATA {

@@ -45,8 +45,9 @@ impl Session {
         if self.items.is_asked() || !self.items.undecoded().is_empty() {
             return None;
         }
-        let asked = Asked { id: new_id("resp"), config: self.config.response() };
-        let response = match self.responding(asked.clone(), &engine) {
+        let asked = Asked { id: new_id("resp"), config: self.config.response(), is_aside: false };
+        let number = self.next_number();
+        let response = match Responding::new(asked.clone(), number, &engine) {
             Ok(response) => response,
             Err(error) => return Some(Err(error)),
         };
@@ -56,7 +57,7 @@ impl Session {
         let request = Self::request_of(&response.asked.config, conversation, system, &engine);
         self.early = Some(Early {
             asked,
-            number: response.number,
+            number,
             item_id: response.item_id.clone(),
             text,
             behind: self.items.last().map(|item| item.id.clone()),

@@ -15,7 +15,7 @@ use super::beta;
 use super::config::{Kind, ResponseConfig, SessionPatch, Transcription};
 use super::events::{Event, ItemFields, ServerEvent, Truncation, emit, new_id, refuse};
 use super::input::{Clip, InputBuffer, Limits};
-use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
+use super::items::{Assistant, Content, Item, Items, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending};
 use super::session::{Active, Models, Session, is_hosted};
@@ -82,7 +82,21 @@ impl Session {
                 emit(ServerEvent::ItemRetrieved { item }, out);
             }
             Event::TruncateItem(truncation) => self.truncate(&truncation, out)?,
-            Event::CreateResponse(patch) => {
+            Event::CreateResponse(mut patch) => {
+                match patch.conversation.take().as_deref() {
+                    None | Some("auto") if patch.input.is_none() => {}
+                    None | Some("auto") => {
+                        let message =
+                            "response.input is only for a response out of the conversation; set response.conversation to none, or \
+                             create items with conversation.item.create";
+                        return Err(Refusal::invalid("response.input", message));
+                    }
+                    Some("none") => return self.ask_aside(*patch, out),
+                    Some(other) => {
+                        let message = format!("response.conversation is '{}'; use auto or none", excerpt(other));
+                        return Err(Refusal::invalid("response.conversation", message));
+                    }
+                }
                 let config = self.config.response().patched(*patch)?;
                 self.ask(config, out)?;
             }
@@ -472,17 +486,13 @@ impl Session {
         Ok(())
     }
 
-    fn ask(&mut self, config: ResponseConfig, out: &mut Outbox) -> Result<(), Refusal> {
+    /// Refuses a response that this session cannot give to these items.
+    pub(super) fn check_asked(&self, items: &Items, config: &ResponseConfig) -> Result<(), Refusal> {
         if self.config.kind == Kind::Transcription {
             return Err(Refusal::unsupported("type", "a transcription session has no responses"));
         }
-        let is_active = self.active.as_ref().is_some_and(|active| active.cancelled.is_none());
-        if is_active || self.asked.is_some() {
-            let message = "a response is being generated; wait for response.done, or cancel it";
-            return Err(Refusal::coded("conversation_already_has_active_response", None, message));
-        }
         let calls_tools = self.chat.as_ref().is_some_and(|chat| chat.profile().info.calls_tools);
-        if !self.items.is_asked() && !calls_tools {
+        if !items.is_asked() && !calls_tools {
             let message = "there is nothing to answer; commit audio or create a user item first";
             return Err(Refusal::coded("nothing_to_answer", None, message));
         }
@@ -490,14 +500,27 @@ impl Session {
         if let Some(instructions) = &config.instructions {
             check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
         }
+        Ok(())
+    }
+
+    fn ask(&mut self, config: ResponseConfig, out: &mut Outbox) -> Result<(), Refusal> {
+        let is_active = self.active.as_ref().is_some_and(|active| active.cancelled.is_none());
+        if is_active || self.asked.is_some() {
+            let message = "a response is being generated; wait for response.done, or cancel it";
+            return Err(Refusal::coded("conversation_already_has_active_response", None, message));
+        }
+        self.check_asked(&self.items, &config)?;
         let early = self.early.as_ref().map(|early| early.asked.id.clone());
-        let asked = Asked { id: early.unwrap_or_else(|| new_id("resp")), config };
+        let asked = Asked { id: early.unwrap_or_else(|| new_id("resp")), config, is_aside: false };
         emit(ServerEvent::ResponseCreated { response: asked.begun(&self.conversation_id) }, out);
         self.asked = Some(asked);
         Ok(())
     }
 
     fn cancel_by_client(&mut self, id: Option<&str>, out: &mut Outbox) -> Result<(), Refusal> {
+        if id.is_some_and(|id| self.cancel_aside(id, out)) {
+            return Ok(());
+        }
         let is_meant = |response: &str| id.is_none_or(|id| id == response);
         let is_active = |active: &Active| active.cancelled.is_none() && is_meant(&active.id);
         if !self.active.as_ref().is_some_and(is_active) && !self.asked.as_ref().is_some_and(|asked| is_meant(&asked.id)) {

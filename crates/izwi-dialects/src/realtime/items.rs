@@ -26,13 +26,13 @@ const MAX_PARTS: usize = 16;
 pub(super) const MAX_WAITING_MS: u64 = 600_000;
 
 /// One item.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) id: String,
     pub(super) content: Content,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Content {
     User(Vec<Part>),
     System(String),
@@ -49,7 +49,7 @@ pub(super) enum Content {
 }
 
 /// An answer of the model.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Assistant {
     pub(super) modality: Modality,
     /// Its text; `None` once it was truncated, where what was heard of it is not known exactly.
@@ -269,8 +269,8 @@ impl Item {
     }
 }
 
-/// The items of a session, in order.
-#[derive(Debug, Default)]
+/// The items of a conversation, in order.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Items {
     items: Vec<Item>,
     /// Items before this one do not fit into the model's context.

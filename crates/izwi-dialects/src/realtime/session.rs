@@ -13,6 +13,7 @@ use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, P
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
+use super::aside::{Aside, MAX_ACTIVE_ASIDES};
 use super::config::{Kind, SessionConfig};
 use super::early::Early;
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
@@ -67,6 +68,8 @@ pub(crate) struct Session {
     /// The next response.
     pub(super) asked: Option<Asked>,
     pub(super) active: Option<Active>,
+    /// The responses out of the conversation.
+    pub(super) asides: Vec<Aside>,
     pub(super) is_closed: bool,
     /// Whether the client asked for the beta of the API.
     pub(super) is_beta: bool,
@@ -131,8 +134,8 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
 
 impl Protocol for Session {
     const KIND: &'static str = "realtime";
-    /// A response and one that is cancelled, a transcript, and the end of a turn.
-    const MAX_GENERATIONS: usize = 4;
+    /// A response and one that is cancelled, those out of the conversation, a transcript, and the end of a turn.
+    const MAX_GENERATIONS: usize = 4 + MAX_ACTIVE_ASIDES;
     type Frame = ClientEvent;
     type Model = Models;
     type Reply = Reply;
@@ -164,6 +167,7 @@ impl Protocol for Session {
             transcripts: None,
             asked: None,
             active: None,
+            asides: Vec::new(),
             is_closed: fatal.is_some(),
             is_beta,
             fatal,
@@ -254,9 +258,11 @@ impl Protocol for Session {
             && !self.adopt_early(&asked)
             && let Some(chat) = &self.chat
         {
-            return Some(self.respond(asked, Engine::clone(chat)));
+            let engine = Engine::clone(chat);
+            let number = self.next_number();
+            return Some(self.respond(asked, number, engine));
         }
-        if let Some(job) = self.begin_early() {
+        if let Some(job) = self.begin_early().or_else(|| self.next_aside()) {
             return Some(job);
         }
         let wrap = |live| Reply::Transcription(Box::new(Transcribing { live, failure: None }));
@@ -315,7 +321,7 @@ impl Protocol for Session {
     fn drop_queued(&mut self) -> bool {
         self.dismiss_early();
         let had_text = self.transcripts.as_mut().is_some_and(Transcripts::clear);
-        self.asked.take().is_some() || had_text
+        self.asked.take().is_some() | self.drop_asides() | had_text
     }
 
     fn close_input(&mut self) {
@@ -328,7 +334,10 @@ impl Protocol for Session {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && self.asked.is_none() && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
+        self.is_closed
+            && self.asked.is_none()
+            && self.asides.is_empty()
+            && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
