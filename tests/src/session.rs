@@ -177,7 +177,8 @@ impl Session {
             if frame["type"] == "audio.done" {
                 return Ok(Utterance { done: frame, ..utterance });
             }
-            if frame["type"] == "interrupted" {
+            // A machine that is slow pauses streams.
+            if frame["type"] == "interrupted" || frame["type"] == "audio.pause" {
                 continue;
             }
             ensure!(frame["type"] == "audio.chunk", "expected a chunk, got {frame}");

@@ -78,6 +78,7 @@ impl Session {
         let options = SpeechOptions {
             max_tokens: config.max_output_tokens,
             instructions: (!system.is_empty()).then(|| system.join("\n")),
+            speed: config.output.speed,
             ..SpeechOptions::default()
         };
         let request = EngineCoreRequest::converse(Conversation::new())
@@ -89,6 +90,7 @@ impl Session {
                 text_only: config.modality == Modality::Text,
             })
             .with_options(options);
+        let request = EngineCoreRequest { voice: config.output.voice.clone(), ..request };
         match ChunkSizes::resolve(None, None, chat.profile().info.sample_rate_hz) {
             Ok(chunks) => chunks.of(request),
             Err(_) => request,

@@ -147,6 +147,7 @@ impl Session {
         }
         let chat = models.as_ref().and_then(|models| models.chat.as_ref()).or(self.chat.as_ref());
         self.check_tools("session", &config.tools, &config.tool_choice, chat)?;
+        chat.map_or(Ok(()), |chat| config.output.check("session.audio.output", chat.profile()))?;
         let asr = models.as_ref().and_then(|models| models.asr.as_ref()).or(self.asr.as_ref());
         if let (Some((_, asr)), Some(wanted)) = (asr, &config.transcription)
             && self.config.transcription.as_ref() != Some(wanted)
@@ -496,7 +497,9 @@ impl Session {
             let message = "there is nothing to answer; commit audio or create a user item first";
             return Err(Refusal::coded("nothing_to_answer", None, message));
         }
-        self.check_tools("response", &config.tools, &config.tool_choice, self.chat.as_ref())?;
+        let chat = self.chat.as_ref();
+        self.check_tools("response", &config.tools, &config.tool_choice, chat)?;
+        chat.map_or(Ok(()), |chat| config.output.check("response.audio.output", chat.profile()))?;
         if let Some(instructions) = &config.instructions {
             check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
         }

@@ -175,7 +175,7 @@ pub(super) fn usage(prompt_tokens: usize, (text, audio): (usize, usize)) -> Valu
 impl Responding {
     /// A response of which nothing is generated.
     pub(super) fn new(asked: Asked, number: u64, engine: &Engine) -> Result<Self, ApiError> {
-        let encoded = asked.config.output_format.encoder(engine.profile().info.sample_rate_hz)?;
+        let encoded = asked.config.output.format.encoder(engine.profile().info.sample_rate_hz)?;
         Ok(Self {
             asked,
             number,

@@ -151,7 +151,6 @@ impl Pipeline {
         let info = ModelInfo {
             input_sample_rate_hz: heard.input_sample_rate_hz,
             tasks: vec![Task::Chat],
-            speed_range: None,
             takes_instructions: true,
             clones_voices: false,
             appends_text: false,

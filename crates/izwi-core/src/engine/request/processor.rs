@@ -274,6 +274,8 @@ impl RequestProcessor {
             tools,
             tool_choice,
             text_only,
+            voice: request.voice,
+            speed: params.speed,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
         }))
