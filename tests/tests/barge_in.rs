@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, Turn};
+use izwi_tests::{Gate, Session, Setup, TestServer, Turn};
 use serde_json::{Value, json};
 
 const TEXT: &str = "One two three four five six seven eight nine ten eleven.";
