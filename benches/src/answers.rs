@@ -1,8 +1,8 @@
 //! How long a conversation waits: from the end of what somebody says to the first sound of the answer.
 //!
 //! A TTS model speaks sentences to the Realtime API at the speed of speech. A pipeline answers them: the models that transcribe, find
-//! the end of the turn and speak are real and share one device; the language model is scripted and takes no time. Reports a table
-//! of where the time goes, or JSON.
+//! the end of the turn and speak are real and share one device; the language model is scripted and takes no time, or as long as it is
+//! told to. Reports a table of where the time goes, or JSON.
 
 #![allow(clippy::print_stdout, reason = "the report is this program's output")]
 
@@ -19,7 +19,7 @@ use izwi_hub::Store;
 use izwi_remote::{Pipeline, PipelineConfig};
 use izwi_server::turns::RATE_HZ;
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
-use izwi_tests::{Completion, Llm, Session, TestServer, base64};
+use izwi_tests::{Completion, Line, Llm, Session, TestServer, base64};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -35,8 +35,9 @@ const MESSAGE_MS: u64 = 20;
 const AUDIBLE: f32 = 0.01;
 /// A turn that ends this much before the last audible sample ends with the sentence, in milliseconds.
 const EARLY_MS: f64 = 100.0;
-/// Name of the pipeline, and its answer.
+/// Names of the pipelines, without and with speculation, and what they answer.
 const PIPELINE: &str = "pipeline";
+const SPECULATING: &str = "speculating";
 const ANSWER: [&str; 3] =
     ["It is half past nine in the morning. ", "You have two meetings today, ", "and the first is at ten."];
 
@@ -58,6 +59,9 @@ struct Args {
     /// Sentences, from the first.
     #[arg(long, default_value_t = 20)]
     sentences: usize,
+    /// Time that the language model takes before its first word, in milliseconds.
+    #[arg(long, default_value_t = 0)]
+    llm_ms: u64,
     /// Compute threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -82,6 +86,7 @@ struct Times {
 struct Row {
     detection: &'static str,
     transcripts: bool,
+    speculates: bool,
     sentences: usize,
     /// Sentences of which a turn ended before they did.
     cut: usize,
@@ -124,7 +129,7 @@ fn samples(ms: u64) -> usize {
     ms as usize * RATE_HZ as usize / 1_000
 }
 
-/// A server whose chat model is a pipeline of the models.
+/// A server whose chat models are pipelines of the models.
 async fn serve(args: &Args, llm: &Llm) -> Result<TestServer> {
     let recorder = Recorder::install()?;
     let device = DeviceArbiter::new();
@@ -137,17 +142,25 @@ async fn serve(args: &Args, llm: &Llm) -> Result<TestServer> {
         registry.set(model, Slot::Ready(engine));
     }
     izwi_tests::provide_tls();
-    let config = PipelineConfig::new(PIPELINE, vec![llm.url()], "scripted");
-    let pipeline = Pipeline::connect(config, registry.engines_for_parts()).await?;
-    registry.set(PIPELINE, Slot::Ready(pipeline.into_engine(EngineCoreConfig::default())?));
+    for (name, speculates) in [(PIPELINE, false), (SPECULATING, true)] {
+        let config = PipelineConfig { speculates, ..PipelineConfig::new(name, vec![llm.url()], "scripted") };
+        let pipeline = Pipeline::connect(config, registry.engines_for_parts()).await?;
+        registry.set(name, Slot::Ready(pipeline.into_engine(EngineCoreConfig::default())?));
+    }
     engines::folder("silero-vad")?;
     let vad_weights = Some(Store::open(Some(engines::home()))?.vad_weights());
     TestServer::listen(ServerConfig { vad_weights, ..ServerConfig::default() }, registry, recorder).await
 }
 
 /// Says a sentence, and waits for the answer to it.
-async fn ask(server: &TestServer, detection: &Value, transcripts: bool, spoken: &Spoken) -> Result<Times> {
-    let mut session = Session::open(&format!("ws://{}/v1/realtime?model={PIPELINE}", server.address)).await?;
+async fn ask(
+    server: &TestServer,
+    pipeline: &str,
+    detection: &Value,
+    transcripts: bool,
+    spoken: &Spoken,
+) -> Result<Times> {
+    let mut session = Session::open(&format!("ws://{}/v1/realtime?model={pipeline}", server.address)).await?;
     session.expect("session.created").await?;
     let format = json!({"type": "audio/pcm", "rate": RATE_HZ});
     let transcription = if transcripts { json!({"language": "en"}) } else { Value::Null };
@@ -197,18 +210,20 @@ async fn ask(server: &TestServer, detection: &Value, transcripts: bool, spoken: 
 async fn row(
     server: &TestServer,
     detection: &'static str,
-    transcripts: bool,
+    (transcripts, speculates): (bool, bool),
     spoken: &[Spoken],
 ) -> Result<Row> {
     let mut all = Vec::new();
+    let pipeline = if speculates { SPECULATING } else { PIPELINE };
     for one in spoken {
-        all.push(ask(server, &json!({"type": detection}), transcripts, one).await?);
+        all.push(ask(server, pipeline, &json!({"type": detection}), transcripts, one).await?);
     }
     let p50 = |of: &dyn Fn(&Times) -> Option<f64>| quantile(all.iter().filter_map(of).collect(), 0.5);
     let sounds: Vec<f64> = all.iter().map(|times| times.first_sound).collect();
     Ok(Row {
         detection,
         transcripts,
+        speculates,
         sentences: spoken.len(),
         cut: all.iter().filter(|times| times.is_cut).count(),
         turn_ms_p50: p50(&|times| times.turn),
@@ -229,17 +244,22 @@ fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
 async fn main() -> Result<()> {
     let args = Args::parse();
     let spoken = speak(&args).await?;
-    let llm = Llm::start(|_, _| Completion::text(&ANSWER)).await?;
+    let delay = Duration::from_millis(args.llm_ms);
+    let llm = Llm::start(move |_, _| {
+        let answer = ANSWER.map(Line::Text).into_iter().chain([Line::End("stop")]);
+        Completion::Lines([Line::Pause(delay)].into_iter().chain(answer).collect())
+    })
+    .await?;
     let server = serve(&args, &llm).await.context("the server does not start")?;
     let (server_vad, semantic_vad) = ("server_vad", "semantic_vad");
     // The first answers load what is loaded once.
     for one in spoken.iter().take(2) {
-        ask(&server, &json!({"type": semantic_vad}), false, one).await?;
+        ask(&server, PIPELINE, &json!({"type": semantic_vad}), false, one).await?;
     }
     let mut rows = Vec::new();
-    for transcripts in [false, true] {
+    for asks in [(false, false), (true, false), (false, true)] {
         for detection in [server_vad, semantic_vad] {
-            rows.push(row(&server, detection, transcripts, &spoken).await?);
+            rows.push(row(&server, detection, asks, &spoken).await?);
         }
     }
     if args.json {
@@ -247,17 +267,18 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     println!(
-        "| turns by | transcripts | sentences | cut | end of turn p50, ms | transcript p50 | first sound p50 | p95 |"
+        "| turns by | transcripts | speculates | sentences | cut | end of turn p50, ms | transcript p50 | first sound p50 | p95 |"
     );
-    println!("|---|---|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---|---|---:|---:|---:|---:|---:|---:|");
     for row in rows {
+        let speculates = if row.speculates { "yes" } else { "no" };
         let Row { detection, sentences, cut, turn_ms_p50, first_sound_ms_p50, first_sound_ms_p95, .. } = row;
         let (transcripts, transcript) = match row.transcript_ms_p50 {
             Some(ms) => ("yes", ms.to_string()),
             None => ("no", String::new()),
         };
         println!(
-            "| {detection} | {transcripts} | {sentences} | {cut} | {turn_ms_p50} | {transcript} | {first_sound_ms_p50} | {first_sound_ms_p95} |"
+            "| {detection} | {transcripts} | {speculates} | {sentences} | {cut} | {turn_ms_p50} | {transcript} | {first_sound_ms_p50} | {first_sound_ms_p95} |"
         );
     }
     Ok(())

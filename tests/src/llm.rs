@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use axum::body::Body;
@@ -31,6 +32,8 @@ pub enum Line {
     Raw(&'static str),
     /// This text again and again, until the client leaves.
     Endless(&'static str),
+    /// Nothing for this long.
+    Pause(Duration),
     /// Nothing, until there is a permit.
     Wait(Arc<Semaphore>),
 }
@@ -139,6 +142,10 @@ async fn answer(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> R
                 let event = match line {
                     Line::Wait(gate) => {
                         gate.acquire_owned().await.ok()?.forget();
+                        continue;
+                    }
+                    Line::Pause(time) => {
+                        tokio::time::sleep(time).await;
                         continue;
                     }
                     Line::Endless(text) => {

@@ -135,6 +135,18 @@ impl Session {
         Ok(frame)
     }
 
+    /// Reads until a frame of this type, past anything but errors.
+    pub async fn until(&mut self, kind: &str) -> Result<Value> {
+        loop {
+            match self.next().await? {
+                Incoming::Frame(frame) if frame["type"] == kind => return Ok(frame),
+                Incoming::Frame(frame) => ensure!(frame["type"] != "error", "{frame}"),
+                Incoming::Audio(_) => {}
+                Incoming::Closed(code) => bail!("closed with {code:?} before {kind}"),
+            }
+        }
+    }
+
     /// The next frame, which must be an error with this code.
     pub async fn expect_error(&mut self, code: &str) -> Result<Value> {
         let frame = self.expect("error").await?;
@@ -165,7 +177,8 @@ impl Session {
             if frame["type"] == "audio.done" {
                 return Ok(Utterance { done: frame, ..utterance });
             }
-            if frame["type"] == "interrupted" {
+            // A machine that is slow pauses streams.
+            if frame["type"] == "interrupted" || frame["type"] == "audio.pause" {
                 continue;
             }
             ensure!(frame["type"] == "audio.chunk", "expected a chunk, got {frame}");

@@ -3,22 +3,10 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, Turn};
+use izwi_tests::{Gate, Session, Setup, TestServer, Turn};
 use serde_json::{Value, json};
 
 const TEXT: &str = "One two three four five six seven eight nine ten eleven.";
-
-/// Reads until a frame of this type.
-async fn until(session: &mut Session, kind: &str) -> Result<Value> {
-    loop {
-        match session.next().await? {
-            Incoming::Frame(frame) if frame["type"] == kind => return Ok(frame),
-            Incoming::Frame(frame) => ensure!(frame["type"] != "error", "{frame}"),
-            Incoming::Audio(_) => {}
-            Incoming::Closed(code) => anyhow::bail!("closed with {code:?} before {kind}"),
-        }
-    }
-}
 
 /// A model of a tenth of a second for each character, so that nothing is played by the clock within a test.
 fn slow_speaker(name: &str) -> Setup {
@@ -33,7 +21,7 @@ async fn reports_of_playback_correct_the_clock() -> Result<()> {
     let mut session = server.session().await?;
     session.send(json!({"type": "input.text", "text": TEXT})).await?;
     session.send(json!({"type": "input.flush"})).await?;
-    until(&mut session, "audio.done").await?;
+    session.until("audio.done").await?;
     session.send(json!({"type": "playback.ack"})).await?;
     ensure!(session.expect_error("invalid_value").await?["param"] == "played_ms");
     session.send(json!({"type": "playback.ack", "utterance": 3, "played_ms": 1})).await?;
@@ -77,14 +65,14 @@ async fn an_interruption_tells_what_was_said_and_what_remains() -> Result<()> {
     // Two of the seconds that 56 characters take at 15 a second: 30 characters, cut at a word.
     session.send(json!({"type": "interrupt", "played_ms": 2_000})).await?;
     gate.open();
-    let heard = until(&mut session, "interrupted").await?;
+    let heard = session.until("interrupted").await?;
     ensure!(heard["played_ms"] == 2_000 && heard["approximate"] == true, "{heard}");
     let said = heard["text_spoken"].as_str().context("text")?;
     let remaining = heard["text_remaining"].as_str().context("text")?;
     ensure!(said == "One two three four five six", "{heard}");
     let all = format!("{TEXT} A second utterance. And a rest without an end");
     ensure!(format!("{said} {remaining}") == all, "{heard}");
-    let done = until(&mut session, "audio.done").await?;
+    let done = session.until("audio.done").await?;
     ensure!(done["finish_reason"] == "interrupted" && done["utterance"] == 0, "{done}");
     // What was dropped does not come back.
     session.send(json!({"type": "input.text", "text": "Go on."})).await?;
@@ -102,16 +90,16 @@ async fn a_gap_that_the_listener_heard_counts_once() -> Result<()> {
     let mut session = server.session().await?;
     session.send(json!({"type": "speak", "text": TEXT, "seed": 1})).await?;
     gate.admit(2);
-    until(&mut session, "audio.start").await?;
+    session.until("audio.start").await?;
     for played_ms in [50, 100] {
         let gap = json!({"type": "playback.ack", "utterance": 0, "played_ms": played_ms, "gap_ms": 150});
         session.send(gap).await?;
     }
     // The engine has both before it goes on.
     session.send(json!({"type": "ping"})).await?;
-    until(&mut session, "pong").await?;
+    session.until("pong").await?;
     gate.open();
-    until(&mut session, "session.done").await?;
+    session.until("session.done").await?;
     assert_eq!(server.metric("izwi_audio_underruns_total", &["cause=\"heard\""]).await?, 1.0);
     server.assert_balanced().await
 }
@@ -129,7 +117,7 @@ async fn words_are_exact_where_the_model_knows_them() -> Result<()> {
         let mut session = server.session().await?;
         session.send(json!({"type": "input.text", "text": text})).await?;
         session.send(json!({"type": "input.flush"})).await?;
-        until(&mut session, "audio.done").await?;
+        session.until("audio.done").await?;
         session.send(json!({"type": "interrupt", "utterance": 0, "played_ms": played_ms})).await?;
         let heard = session.expect("interrupted").await?;
         let expected = json!({
@@ -156,7 +144,7 @@ async fn begin(server: &TestServer) -> Result<Session> {
 /// Interrupts after `played_ms` of turn 0 and returns the report.
 async fn interrupt(session: &mut Session, played_ms: u64) -> Result<Value> {
     session.send(json!({"type": "interrupt", "turn": 0, "played_ms": played_ms})).await?;
-    until(session, "interrupted").await
+    session.until("interrupted").await
 }
 
 /// The history must be the same whether the answer was interrupted while it was generated or after it was delivered
@@ -201,10 +189,10 @@ async fn a_conversation_remembers_only_what_was_heard() -> Result<()> {
         session.more_of(&mut turn).await?;
     }
     session.send(json!({"type": "interrupt", "played_ms": 400})).await?;
-    let heard = until(&mut session, "interrupted").await?;
+    let heard = session.until("interrupted").await?;
     ensure!(heard["played_ms"] == 400, "{heard}");
     gate.open();
-    let done = until(&mut session, "turn.done").await?;
+    let done = session.until("turn.done").await?;
     ensure!(done["finish_reason"] == "interrupted", "{done}");
     ensure!(ask(&mut session, "And then?").await?.text == answers[1], "another history");
     held.assert_balanced().await

@@ -289,7 +289,7 @@ async fn members_without_an_effect_are_refused_or_shown() -> Result<()> {
     );
     write(&mut session, "Hello.").await?;
     for (members, param) in [
-        (json!({"conversation": "none"}), "response.conversation"),
+        (json!({"conversation": "another"}), "response.conversation"),
         (json!({"input": []}), "response.input"),
         (json!({"tools": [{"type": "function", "name": "a"}]}), "response.tools"),
     ] {

@@ -73,6 +73,8 @@ pub enum TurnEvent {
         /// Until where audio was heard.
         at_ms: u64,
     },
+    /// The turn goes on after a lull.
+    Resumed,
 }
 
 /// A pause in a turn, at the end of what was heard. Times are from the start of the stream.
@@ -154,6 +156,7 @@ impl TurnDetector {
                     let speech_end_ms = self.origin_ms + end / SAMPLES_PER_MS;
                     events.extend(self.stop(speech_end_ms));
                 }
+                Some(VadEvent::Resumed) => events.push(TurnEvent::Resumed),
                 Some(VadEvent::Paused { length, .. })
                     if self.options.pause_ms.map(Duration::from_millis) != Some(length) =>
                 {
@@ -415,7 +418,8 @@ mod tests {
     fn turns(stream: &[f32], options: TurnOptions, step: usize) -> Vec<(u64, u64)> {
         let mut detector = TurnDetector::new(&VadModel::default(), options);
         let events = stream.chunks(step).flat_map(|piece| detector.push(piece));
-        let events: Vec<_> = events.filter(|event| !matches!(event, TurnEvent::Lull { .. })).collect();
+        let is_within = |event: &TurnEvent| matches!(event, TurnEvent::Lull { .. } | TurnEvent::Resumed);
+        let events: Vec<_> = events.filter(|event| !is_within(event)).collect();
         let pairs = events.chunks_exact(2).map(|pair| match pair {
             [TurnEvent::SpeechStarted { at_ms }, TurnEvent::SpeechStopped { start_ms, end_ms, .. }] => {
                 assert_eq!(at_ms, start_ms);
@@ -513,7 +517,7 @@ mod tests {
             .iter()
             .filter_map(|event| match event {
                 TurnEvent::SpeechStopped { start_ms, end_ms, .. } => Some((*start_ms, *end_ms)),
-                TurnEvent::SpeechStarted { .. } | TurnEvent::Lull { .. } => None,
+                TurnEvent::SpeechStarted { .. } | TurnEvent::Lull { .. } | TurnEvent::Resumed => None,
             })
             .collect();
         assert!(ends.len() >= 4, "{ends:?}");

@@ -153,6 +153,10 @@ pub struct ConverseInput {
     pub tool_choice: ToolChoice,
     /// Whether nobody hears the answer: a model that speaks after it writes need not speak.
     pub text_only: bool,
+    /// A voice and a tempo, only for models with [`ModelInfo::transcriber`](crate::ModelInfo::transcriber), which speak by another
+    /// model; `None` and 1.0 for their own.
+    pub voice: Option<String>,
+    pub speed: f32,
     /// Samples per delivered chunk.
     pub chunk_samples: usize,
     /// Samples of the first delivered chunk; `None` for the size of all others.

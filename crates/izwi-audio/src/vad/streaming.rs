@@ -52,6 +52,8 @@ pub enum VadEvent {
         /// Which of the lengths the silence has.
         length: Duration,
     },
+    /// Speech goes on after a silence that was told as a pause.
+    Resumed,
     /// Speech has ended.
     Stopped {
         /// After its last sample.
@@ -159,7 +161,10 @@ impl StreamingVad {
         self.is_speech = score >= level;
         let at = self.frames * self.rules.frame as u64;
         match &mut self.phase {
-            Phase::Speech { end } if self.is_speech => *end = self.frames,
+            Phase::Speech { end } if self.is_speech => {
+                let silence = frame - std::mem::replace(end, self.frames);
+                return self.pauses.iter().any(|(frames, _)| *frames <= silence).then_some(VadEvent::Resumed);
+            }
             Phase::Speech { end } => {
                 let end = *end;
                 if self.frames - end >= self.min_silence {
@@ -227,6 +232,7 @@ mod tests {
                 VadEvent::Started { start: start / F - lead, at: at / F - lead }
             }
             VadEvent::Paused { end, length } => VadEvent::Paused { end: end / F - lead, length },
+            VadEvent::Resumed => VadEvent::Resumed,
             VadEvent::Stopped { end, at } => VadEvent::Stopped { end: end / F - lead, at: at / F - lead },
         };
         all.iter().filter_map(|&score| vad.advance(score)).map(relative).collect()
@@ -249,8 +255,10 @@ mod tests {
         let paused = |end, length| VadEvent::Paused { end, length: frames(length) };
         let stopped = VadEvent::Stopped { end: 4, at: 8 };
         let scores = [0.9, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0];
-        assert_eq!(events(&scores, 1, 4), [started, paused(1, 2), paused(4, 2), paused(4, 3), stopped]);
-        assert_eq!(events(&[0.9, 0.0, 0.9, 0.0, 0.9], 1, 4), [started], "too short");
+        let resumed = VadEvent::Resumed;
+        let expected = [started, paused(1, 2), resumed, paused(4, 2), paused(4, 3), stopped];
+        assert_eq!(events(&scores, 1, 4), expected);
+        assert_eq!(events(&[0.9, 0.0, 0.9, 0.9, 0.0, 0.9], 1, 4), [started], "too short");
     }
 
     #[test]

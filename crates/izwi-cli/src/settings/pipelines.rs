@@ -53,6 +53,14 @@ pub(crate) static KEYS: &[Key<PipelineModel>] = &[
             model.config.language = Some(value.text()?.to_owned());
         }
     ),
+    key!(
+        "speculate",
+        Kind::Switch,
+        "false",
+        "Whether the language model is asked in a pause, before it is known that the turn has ended: answers come sooner, and \
+         requests whose turn goes on are for nothing",
+        |model, value| model.config.speculates = value.switch()?
+    ),
 ];
 
 /// Every key of the table of the language model.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
+use izwi_core::engine::executor::ExecutorProfile;
 use izwi_core::engine::{Tool, ToolChoice};
 use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
@@ -30,7 +31,9 @@ const MAX_OUTPUT_TOKENS: RangeInclusive<u64> = 1..=4_096;
 const MAX_METADATA: usize = 16;
 /// The ASR model without one of its own: an alias of the default one.
 const DEFAULT_ASR: &str = "whisper-1";
-/// The one voice of a model of conversations.
+/// The tempo that the hosted API takes.
+const SPEED: RangeInclusive<f32> = 0.25..=1.5;
+/// The voice of a model of conversations that has no other, and that of a pipeline.
 const OWN_VOICE: &str = "default";
 
 /// What a session does.
@@ -125,7 +128,7 @@ pub(super) struct SessionConfig {
     pub(super) modality: Modality,
     pub(super) max_output_tokens: Option<usize>,
     pub(super) input_format: AudioFormat,
-    pub(super) output_format: AudioFormat,
+    pub(super) output: Output,
     pub(super) turn_detection: Option<TurnDetection>,
     pub(super) tools: Vec<Tool>,
     pub(super) tool_choice: ToolChoice,
@@ -206,11 +209,20 @@ pub(crate) struct ResponsePatch {
     max_output_tokens: Option<Value>,
     audio: Option<AudioPatch>,
     metadata: Option<BTreeMap<String, String>>,
-    conversation: Option<String>,
-    input: Option<Vec<Value>>,
+    pub(super) conversation: Option<String>,
+    pub(super) input: Option<Vec<Value>>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     prompt: Option<Value>,
+}
+
+/// How answers sound.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Output {
+    pub(super) format: AudioFormat,
+    /// `None` for the model's own.
+    pub(super) voice: Option<String>,
+    pub(super) speed: Option<f32>,
 }
 
 /// What a response is generated with.
@@ -219,7 +231,7 @@ pub(super) struct ResponseConfig {
     pub(super) instructions: Option<String>,
     pub(super) modality: Modality,
     pub(super) max_output_tokens: Option<usize>,
-    pub(super) output_format: AudioFormat,
+    pub(super) output: Output,
     pub(super) tools: Vec<Tool>,
     pub(super) tool_choice: ToolChoice,
     metadata: Option<BTreeMap<String, String>>,
@@ -239,7 +251,7 @@ impl SessionConfig {
             modality: Modality::Audio,
             max_output_tokens: None,
             input_format: AudioFormat::PCM,
-            output_format: AudioFormat::PCM,
+            output: Output { format: AudioFormat::PCM, voice: None, speed: None },
             turn_detection: Some(TurnDetection::default()),
             tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
@@ -302,7 +314,7 @@ impl SessionConfig {
             config.patch_input(input)?;
         }
         if let Some(output) = patch.audio.as_ref().and_then(|audio| audio.output.as_ref()) {
-            config.output_format = output.checked("session.audio.output", config.output_format)?;
+            config.output = output.checked("session.audio.output", config.output)?;
         }
         Ok(config)
     }
@@ -371,7 +383,7 @@ impl SessionConfig {
             "instructions": self.instructions.as_deref().unwrap_or_default(),
             "output_modalities": [self.modality.name()],
             "max_output_tokens": tokens_view(self.max_output_tokens),
-            "audio": {"input": input, "output": output_view(self.output_format)},
+            "audio": {"input": input, "output": self.output.view()},
             "tools": tools::view(&self.tools),
             "tool_choice": tools::choice_view(&self.tool_choice),
             "truncation": "auto",
@@ -387,7 +399,7 @@ impl SessionConfig {
             instructions: self.instructions.clone(),
             modality: self.modality,
             max_output_tokens: self.max_output_tokens,
-            output_format: self.output_format,
+            output: self.output.clone(),
             tools: self.tools.clone(),
             tool_choice: self.tool_choice.clone(),
             metadata: None,
@@ -404,15 +416,6 @@ impl ResponseConfig {
         }
         if let Some(choice) = &patch.tool_choice {
             self.tool_choice = tools::choice("response", choice)?;
-        }
-        if let Some(conversation) = patch.conversation.filter(|name| name != "auto") {
-            let what =
-                format!("it is '{}'; every response belongs to the conversation", excerpt(&conversation));
-            return Err(Refusal::unsupported("response.conversation", &what));
-        }
-        if patch.input.is_some() {
-            let what = "create items with conversation.item.create";
-            return Err(Refusal::unsupported("response.input", what));
         }
         if let Some(metadata) = patch.metadata {
             if metadata.len() > MAX_METADATA {
@@ -431,7 +434,7 @@ impl ResponseConfig {
             self.max_output_tokens = max_tokens("response.max_output_tokens", tokens)?;
         }
         if let Some(output) = patch.audio.and_then(|audio| audio.output) {
-            self.output_format = output.checked("response.audio.output", self.output_format)?;
+            self.output = output.checked("response.audio.output", self.output)?;
         }
         Ok(self)
     }
@@ -442,7 +445,7 @@ impl ResponseConfig {
             "object": "realtime.response",
             "output_modalities": [self.modality.name()],
             "max_output_tokens": tokens_view(self.max_output_tokens),
-            "audio": {"output": output_view(self.output_format)},
+            "audio": {"output": self.output.view()},
             "metadata": self.metadata,
         })
     }
@@ -471,28 +474,63 @@ impl FormatPatch {
 }
 
 impl OutputPatch {
-    /// Checks all members, and returns the format.
-    fn checked(&self, param: &str, before: AudioFormat) -> Result<AudioFormat, Refusal> {
-        if let Some(speed) = self.speed.filter(|speed| *speed != 1.0) {
-            let what = format!("it is {speed}; the model cannot change its tempo, use 1.0");
-            return Err(Refusal::unsupported(&format!("{param}.speed"), &what));
+    /// The settings with these in place.
+    fn checked(&self, param: &str, mut before: Output) -> Result<Output, Refusal> {
+        if let Some(speed) = self.speed {
+            before.speed = Some(check_range(&format!("{param}.speed"), speed, &SPEED)?);
         }
         if let Some(voice) = &self.voice {
             // A string, or an object with an id.
-            let name = voice.as_str().or_else(|| voice["id"].as_str());
-            if !name.is_some_and(|name| name == OWN_VOICE || OPENAI_VOICES.contains(&name)) {
-                let what = format!("it is {}; the model has one voice, leave it out", excerpt(voice));
-                return Err(Refusal::unsupported(&format!("{param}.voice"), &what));
-            }
+            let Some(name) = voice.as_str().or_else(|| voice["id"].as_str()) else {
+                let message = format!("{param}.voice is {}; name a voice", excerpt(voice));
+                return Err(Refusal::invalid(&format!("{param}.voice"), message));
+            };
+            let is_any = name == OWN_VOICE || OPENAI_VOICES.contains(&name);
+            before.voice = (!is_any).then(|| name.to_owned());
         }
         let Some(format) = &self.format else { return Ok(before) };
-        let format = format.checked(&format!("{param}.format"), before)?;
+        let format = format.checked(&format!("{param}.format"), before.format)?;
         if !SAMPLE_RATES_HZ.contains(&format.rate_hz) {
             let message =
                 format!("{param}.format.rate is {}; use one of {SAMPLE_RATES_HZ:?}", format.rate_hz);
             return Err(Refusal::invalid(&format!("{param}.format.rate"), message));
         }
-        Ok(format)
+        Ok(Output { format, ..before })
+    }
+}
+
+impl Output {
+    fn view(&self) -> Value {
+        let voice = self.voice.as_deref().unwrap_or(OWN_VOICE);
+        json!({"format": self.format.view(), "voice": voice, "speed": self.speed.unwrap_or(1.0)})
+    }
+
+    /// Refuses what a model does not do: `param` names the settings.
+    pub(super) fn check(&self, param: &str, model: &ExecutorProfile) -> Result<(), Refusal> {
+        let has_choice = model.info.transcriber.is_some();
+        if let Some(voice) = &self.voice {
+            let voices = &model.info.voices;
+            let what = match has_choice {
+                true if izwi_types::Voice::is_named(voice, voices) => return self.check_speed(param, model),
+                true => {
+                    let known: Vec<&str> = voices.iter().map(|voice| voice.id.as_str()).collect();
+                    format!("it is '{}'; use {}", excerpt(voice), known.join(", "))
+                }
+                false => format!("it is '{}'; the model has one voice, leave it out", excerpt(voice)),
+            };
+            return Err(Refusal::unsupported(&format!("{param}.voice"), &what));
+        }
+        self.check_speed(param, model)
+    }
+
+    fn check_speed(&self, param: &str, model: &ExecutorProfile) -> Result<(), Refusal> {
+        match self.speed.filter(|speed| *speed != 1.0) {
+            Some(speed) if model.info.transcriber.is_none() || model.info.speed_range.is_none() => {
+                let what = format!("it is {speed}; the model cannot change its tempo, use 1.0");
+                Err(Refusal::unsupported(&format!("{param}.speed"), &what))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -519,10 +557,6 @@ fn max_tokens(param: &str, value: &Value) -> Result<Option<usize>, Refusal> {
 
 fn tokens_view(tokens: Option<usize>) -> Value {
     tokens.map_or_else(|| "inf".into(), Into::into)
-}
-
-fn output_view(format: AudioFormat) -> Value {
-    json!({"format": format.view(), "voice": OWN_VOICE, "speed": 1.0})
 }
 
 #[cfg(test)]

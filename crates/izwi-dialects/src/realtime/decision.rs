@@ -3,7 +3,7 @@
 
 use izwi_core::engine::{Engine, EngineCoreRequest, Priority, StreamingOutput};
 use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::{Action, Job};
+use izwi_server::ws::protocol::Job;
 
 use super::events::refuse;
 use super::input::InputBuffer;
@@ -52,13 +52,9 @@ impl Session {
         if self.is_closed {
             return;
         }
-        match self.resume(deciding.pause, deciding.ends_turn(), out) {
-            // The driver is told with the next audio.
-            Ok(action) => self.owes_cancel |= action != Action::None,
-            Err(refusal) => {
-                refusal.count();
-                refuse(&refusal, None, out);
-            }
+        if let Err(refusal) = self.resume(deciding.pause, deciding.ends_turn(), out) {
+            refusal.count();
+            refuse(&refusal, None, out);
         }
     }
 }

@@ -12,55 +12,73 @@ use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Job, Outcome};
 use izwi_server::{ApiError, AppState};
 
-use super::config::Modality;
+use super::config::{Modality, ResponseConfig};
 use super::events::{ServerEvent, emit, new_id};
 use super::items::{Assistant, Content, Context, Decoded, Item, Undecoded};
 use super::parts::Samples;
 use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
-use super::session::Session;
+use super::session::{Active, Session};
 
 impl Session {
-    pub(super) fn respond(&mut self, asked: Asked, engine: Engine) -> Result<Job<Self>, ApiError> {
-        let encoded = asked.config.output_format.encoder(engine.profile().info.sample_rate_hz)?;
-        let item_id = new_id("item");
-        let undecoded = self.items.undecoded();
-        let content = Content::Assistant(Assistant::new(asked.config.modality));
-        self.items.push(Item { id: item_id.clone(), content });
-        self.active = Some((asked.id.clone(), None));
+    pub(super) fn respond(
+        &mut self,
+        asked: Asked,
+        number: u64,
+        engine: Engine,
+    ) -> Result<Job<Self>, ApiError> {
+        let response = Responding::new(asked, number, &engine)?;
+        let undecoded = self.items_of(number).undecoded();
+        self.activate(&response.asked, number, &response.item_id);
         let input = decode(engine.clone(), self.state.clone(), undecoded, self.id.clone());
-        let reply = Responding {
-            asked,
-            item_id,
-            encoded,
-            text: String::new(),
-            is_told: false,
-            tokens: (0, 0),
-            calls: Vec::new(),
-            failure: None,
-        };
-        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(reply))))
+        Ok(Job::prepared(engine, input, Self::request, Reply::Response(Box::new(response))))
+    }
+
+    /// The number of another response.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.responses += 1;
+        self.responses
+    }
+
+    /// Gives a response its place in the conversation.
+    pub(super) fn activate(&mut self, asked: &Asked, number: u64, item_id: &str) {
+        let content = Content::Assistant(Assistant::new(asked.config.modality));
+        self.items_of(number).push(Item { id: item_id.to_owned(), content });
+        if !asked.is_aside {
+            self.active = Some(Active { id: asked.id.clone(), number, cancelled: None });
+        }
     }
 
     /// The request for a response, once the user's audio is decoded.
     fn request(&mut self, reply: &Reply, decoded: Decoded) -> EngineCoreRequest {
-        self.items.set_decoded(decoded);
         let (Reply::Response(response), Some(chat)) = (reply, &self.chat) else {
             return EngineCoreRequest::converse(Conversation::new());
         };
-        let Context { mut conversation, mut system, end } =
-            self.items.context(&response.item_id, chat.config().conversation_limits());
-        if let Some(answer) = self.items.answer_mut(&response.item_id) {
+        let (chat, limits) = (Engine::clone(chat), chat.config().conversation_limits());
+        let items = self.items_of(response.number);
+        items.set_decoded(decoded);
+        let Context { mut conversation, system, end } = items.context(&response.item_id, limits);
+        if let Some(answer) = items.answer_mut(&response.item_id) {
             answer.prompt_start = end;
         }
         if !conversation.is_asked() {
             // The model begins, or goes on.
             conversation.ask(Vec::new());
         }
-        let config = &response.asked.config;
+        Self::request_of(&response.asked.config, conversation, system, &chat)
+    }
+
+    /// The request for a response to a conversation.
+    pub(super) fn request_of(
+        config: &ResponseConfig,
+        conversation: Conversation,
+        mut system: Vec<String>,
+        chat: &Engine,
+    ) -> EngineCoreRequest {
         system.splice(..0, config.instructions.clone());
         let options = SpeechOptions {
             max_tokens: config.max_output_tokens,
             instructions: (!system.is_empty()).then(|| system.join("\n")),
+            speed: config.output.speed,
             ..SpeechOptions::default()
         };
         let request = EngineCoreRequest::converse(Conversation::new())
@@ -72,6 +90,7 @@ impl Session {
                 text_only: config.modality == Modality::Text,
             })
             .with_options(options);
+        let request = EngineCoreRequest { voice: config.output.voice.clone(), ..request };
         match ChunkSizes::resolve(None, None, chat.profile().info.sample_rate_hz) {
             Ok(chunks) => chunks.of(request),
             Err(_) => request,
@@ -98,9 +117,10 @@ impl Session {
         let is_of_calls = is_empty && (!calls.is_empty() || !response.calls.is_empty());
         if !response.is_told && !is_of_calls {
             response.is_told = true;
-            let item = self.items.get(&response.item_id).map(Item::view).unwrap_or_default();
-            let previous = self.items.before(&response.item_id);
-            response.opening(item, previous).into_iter().for_each(|event| emit(event, out));
+            let items = self.items_of(response.number);
+            let item = items.get(&response.item_id).map(Item::view).unwrap_or_default();
+            let previous = items.before(&response.item_id);
+            response.tell(response.opening(item, previous), out);
         }
         let audio = response.encoded.encode(&chunk)?;
         if let Some(delta) = &chunk.text {
@@ -111,7 +131,7 @@ impl Session {
             emit(event, out);
         }
         // What comes after a truncation was not heard.
-        if let Some(answer) = self.items.answer_mut(&response.item_id)
+        if let Some(answer) = self.items_of(response.number).answer_mut(&response.item_id)
             && !answer.is_truncated
         {
             if let Some(text) = &mut answer.text {
@@ -128,18 +148,33 @@ impl Session {
     fn tell_call(&mut self, response: &mut Responding, call: Arc<ToolCall>, out: &mut Outbox) {
         let id = new_id("item");
         let behind = response.calls.last().unwrap_or(&response.item_id).clone();
-        self.items.insert_behind(Item { id: id.clone(), content: Content::Call(Arc::clone(&call)) }, &behind);
+        let items = self.items_of(response.number);
+        items.insert_behind(Item { id: id.clone(), content: Content::Call(Arc::clone(&call)) }, &behind);
         if !response.is_told {
             // There is no answer before it.
-            self.items.remove(&response.item_id);
+            items.remove(&response.item_id);
         }
-        let previous = self.items.before(&id);
-        response.call(&id, &call, previous).into_iter().for_each(|event| emit(event, out));
+        let previous = items.before(&id);
+        response.tell(response.call(&id, &call, previous), out);
         response.calls.push(id);
     }
 
     pub(super) fn end_response(&mut self, response: Responding, outcome: Outcome, out: &mut Outbox) {
-        let cancelled = self.active.take().and_then(|(_, cancelled)| cancelled);
+        if self.is_early(&response) {
+            self.early = None;
+        }
+        let is_it = |active: &Active| active.number == response.number;
+        let aside = self.asides.iter().position(|aside| is_it(&aside.active));
+        let mut aside = aside.map(|at| self.asides.remove(at));
+        let (active, items) = match &mut aside {
+            Some(aside) => (Some(&aside.active), &mut aside.items),
+            None => (self.active.as_ref().filter(|active| is_it(active)), &mut self.items),
+        };
+        // Nobody knows of one that began early and is not wanted.
+        let Some(cancelled) = active.map(|active| active.cancelled) else { return };
+        if !response.asked.is_aside {
+            self.active = None;
+        }
         let failure = response.failure.clone();
         let (ending, prompt_tokens) = match &outcome {
             Outcome::Finished(finish) => {
@@ -150,25 +185,25 @@ impl Session {
                 let failure = failure.unwrap_or_else(|| ApiError::CutOff.into());
                 if failure.kind == "invalid_request_error" {
                     // The next response is not to fail of the same.
-                    self.items.drop_undecoded();
+                    items.drop_undecoded();
                 }
                 (Ending::Failed(failure), None)
             }
         };
         let item = response.is_told.then(|| {
-            if let Some(answer) = self.items.answer_mut(&response.item_id) {
+            if let Some(answer) = items.answer_mut(&response.item_id) {
                 answer.state = ending.state();
                 answer.prompt_tokens = prompt_tokens.unwrap_or_default().saturating_sub(answer.prompt_start);
             }
-            let item = self.items.get(&response.item_id).map(Item::view).unwrap_or_default();
-            let previous = self.items.before(&response.item_id);
-            response.closing(item.clone(), previous).into_iter().for_each(|event| emit(event, out));
+            let item = items.get(&response.item_id).map(Item::view).unwrap_or_default();
+            let previous = items.before(&response.item_id);
+            response.tell(response.closing(item.clone(), previous), out);
             item
         });
         if item.is_none() {
-            self.items.remove(&response.item_id);
+            items.remove(&response.item_id);
         }
-        let calls = response.calls.iter().filter_map(|id| self.items.get(id)).map(Item::view);
+        let calls = response.calls.iter().filter_map(|id| items.get(id)).map(Item::view);
         let output = item.into_iter().chain(calls).collect();
         let mut done = response.asked.ended(&self.conversation_id, &ending, output);
         if let Outcome::Finished(finish) = &outcome {

@@ -8,7 +8,6 @@ use izwi_server::metrics::count_interrupt;
 use izwi_server::speech::check_text;
 use izwi_server::turns::{Heard, Pause, TurnEvent};
 use izwi_server::ws::outbox::Outbox;
-use izwi_server::ws::protocol::Action;
 use izwi_server::{ApiError, Lease};
 use izwi_types::excerpt;
 
@@ -16,10 +15,10 @@ use super::beta;
 use super::config::{Kind, ResponseConfig, SessionPatch, Transcription};
 use super::events::{Event, ItemFields, ServerEvent, Truncation, emit, new_id, refuse};
 use super::input::{Clip, InputBuffer, Limits};
-use super::items::{Assistant, Content, Item, MAX_WAITING_MS, State, too_much_waits};
+use super::items::{Assistant, Content, Item, Items, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
 use super::response::{Asked, CancelReason, Ending};
-use super::session::{Models, RESPONSE, Session, is_hosted};
+use super::session::{Active, Models, Session, is_hosted};
 use super::transcripts::{Completed, Transcripts, untold};
 
 /// The longest turn that the VAD finds, where the model takes longer ones.
@@ -38,15 +37,17 @@ impl Session {
         event: Event,
         models: Option<Result<Models, ApiError>>,
         out: &mut Outbox,
-    ) -> Result<Action, Refusal> {
+    ) -> Result<(), Refusal> {
         if self.is_closed {
             return Err(ApiError::Draining.into());
+        }
+        if !matches!(event, Event::Append(_)) {
+            self.dismiss_early();
         }
         let models = models.transpose()?;
         let event = match event {
             Event::Update(patch) => {
-                self.update(&patch, models, out)?;
-                return Ok(Action::None);
+                return self.update(&patch, models, out);
             }
             event => event,
         };
@@ -54,7 +55,7 @@ impl Session {
         self.configure_input(out)?;
         match event {
             Event::Update(_) => {}
-            Event::Append(bytes) => return self.append(&bytes, out),
+            Event::Append(bytes) => self.append(&bytes, out)?,
             Event::Commit => self.commit_by_client(out)?,
             Event::Clear => {
                 let heard = self.input_mut()?.clear()?;
@@ -81,13 +82,27 @@ impl Session {
                 emit(ServerEvent::ItemRetrieved { item }, out);
             }
             Event::TruncateItem(truncation) => self.truncate(&truncation, out)?,
-            Event::CreateResponse(patch) => {
+            Event::CreateResponse(mut patch) => {
+                match patch.conversation.take().as_deref() {
+                    None | Some("auto") if patch.input.is_none() => {}
+                    None | Some("auto") => {
+                        let message = "response.input is only for a response out of the conversation; set response.conversation to none, or \
+                             create items with conversation.item.create";
+                        return Err(Refusal::invalid("response.input", message));
+                    }
+                    Some("none") => return self.ask_aside(*patch, out),
+                    Some(other) => {
+                        let message =
+                            format!("response.conversation is '{}'; use auto or none", excerpt(other));
+                        return Err(Refusal::invalid("response.conversation", message));
+                    }
+                }
                 let config = self.config.response().patched(*patch)?;
                 self.ask(config, out)?;
             }
-            Event::CancelResponse(id) => return self.cancel_by_client(id.as_deref(), out),
+            Event::CancelResponse(id) => self.cancel_by_client(id.as_deref(), out)?,
         }
-        Ok(Action::None)
+        Ok(())
     }
 
     fn keep(&mut self, models: Option<Models>) {
@@ -132,6 +147,7 @@ impl Session {
         }
         let chat = models.as_ref().and_then(|models| models.chat.as_ref()).or(self.chat.as_ref());
         self.check_tools("session", &config.tools, &config.tool_choice, chat)?;
+        chat.map_or(Ok(()), |chat| config.output.check("session.audio.output", chat.profile()))?;
         let asr = models.as_ref().and_then(|models| models.asr.as_ref()).or(self.asr.as_ref());
         if let (Some((_, asr)), Some(wanted)) = (asr, &config.transcription)
             && self.config.transcription.as_ref() != Some(wanted)
@@ -298,7 +314,7 @@ impl Session {
         self.input.as_mut().ok_or_else(missing)
     }
 
-    fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<Action, Refusal> {
+    fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<(), Refusal> {
         let added_ms = self.input_mut()?.ms_of(bytes.len());
         self.admit(added_ms)?;
         if self.input_mut()?.waiting_ms() > MAX_WAITING_MS {
@@ -309,34 +325,23 @@ impl Session {
     }
 
     /// Takes the decision on a pause, and hears the audio that waited for it.
-    pub(super) fn resume(
-        &mut self,
-        pause: Pause,
-        ends_turn: bool,
-        out: &mut Outbox,
-    ) -> Result<Action, Refusal> {
+    pub(super) fn resume(&mut self, pause: Pause, ends_turn: bool, out: &mut Outbox) -> Result<(), Refusal> {
         let heard = self.input_mut()?.resume(pause, ends_turn);
         self.take_heard(&heard, out)
     }
 
-    fn take_heard(&mut self, heard: &Heard, out: &mut Outbox) -> Result<Action, Refusal> {
-        let owed = std::mem::take(&mut self.owes_cancel);
-        let mut action = if owed { Action::CancelOne(RESPONSE) } else { Action::None };
+    fn take_heard(&mut self, heard: &Heard, out: &mut Outbox) -> Result<(), Refusal> {
         match self.config.turn_detection {
-            Some(_) => {
-                action =
-                    Some(self.tell_turns(heard, out)).filter(|new| *new != Action::None).unwrap_or(action)
-            }
+            Some(_) => self.tell_turns(heard, out),
             None => self.begin_turns(heard),
         }
         self.hear(heard, out)?;
         self.input_mut()?.trim();
-        Ok(action)
+        Ok(())
     }
 
     /// Tells the turns that the VAD found.
-    fn tell_turns(&mut self, heard: &Heard, out: &mut Outbox) -> Action {
-        let mut action = Action::None;
+    fn tell_turns(&mut self, heard: &Heard, out: &mut Outbox) {
         for event in &heard.turns {
             match *event {
                 TurnEvent::SpeechStarted { at_ms } => {
@@ -347,11 +352,12 @@ impl Session {
                     emit(ServerEvent::SpeechStarted { audio_start_ms: at_ms, item_id: &id }, out);
                     self.turn_item = Some(id);
                     let interrupts = self.config.turn_detection.is_some_and(|turns| turns.interrupt_response);
-                    if interrupts && self.cancel(CancelReason::TurnDetected, out) {
-                        action = Action::CancelOne(RESPONSE);
+                    if interrupts {
+                        self.cancel(CancelReason::TurnDetected, out);
                     }
                 }
                 TurnEvent::Lull { .. } => {}
+                TurnEvent::Resumed => self.dismiss_early(),
                 TurnEvent::SpeechStopped { start_ms, end_ms, .. } => {
                     let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
                     emit(ServerEvent::SpeechStopped { audio_end_ms: end_ms, item_id: &id }, out);
@@ -360,11 +366,11 @@ impl Session {
                         refusal.count();
                         refuse(&refusal, None, out);
                         self.discard_transcript();
+                        self.dismiss_early();
                     }
                 }
             }
         }
-        action
     }
 
     /// Commits a turn that the VAD found, and asks for a response to it.
@@ -476,53 +482,65 @@ impl Session {
         Ok(())
     }
 
-    fn ask(&mut self, config: ResponseConfig, out: &mut Outbox) -> Result<(), Refusal> {
+    /// Refuses a response that this session cannot give to these items.
+    pub(super) fn check_asked(&self, items: &Items, config: &ResponseConfig) -> Result<(), Refusal> {
         if self.config.kind == Kind::Transcription {
             return Err(Refusal::unsupported("type", "a transcription session has no responses"));
         }
-        let is_active = self.active.as_ref().is_some_and(|(_, cancelled)| cancelled.is_none());
+        let calls_tools = self.chat.as_ref().is_some_and(|chat| chat.profile().info.calls_tools);
+        if !items.is_asked() && !calls_tools {
+            let message = "there is nothing to answer; commit audio or create a user item first";
+            return Err(Refusal::coded("nothing_to_answer", None, message));
+        }
+        let chat = self.chat.as_ref();
+        self.check_tools("response", &config.tools, &config.tool_choice, chat)?;
+        chat.map_or(Ok(()), |chat| config.output.check("response.audio.output", chat.profile()))?;
+        if let Some(instructions) = &config.instructions {
+            check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, config: ResponseConfig, out: &mut Outbox) -> Result<(), Refusal> {
+        let is_active = self.active.as_ref().is_some_and(|active| active.cancelled.is_none());
         if is_active || self.asked.is_some() {
             let message = "a response is being generated; wait for response.done, or cancel it";
             return Err(Refusal::coded("conversation_already_has_active_response", None, message));
         }
-        let calls_tools = self.chat.as_ref().is_some_and(|chat| chat.profile().info.calls_tools);
-        if !self.items.is_asked() && !calls_tools {
-            let message = "there is nothing to answer; commit audio or create a user item first";
-            return Err(Refusal::coded("nothing_to_answer", None, message));
-        }
-        self.check_tools("response", &config.tools, &config.tool_choice, self.chat.as_ref())?;
-        if let Some(instructions) = &config.instructions {
-            check_text("response.instructions", instructions, self.state.config().max_input_chars)?;
-        }
-        let asked = Asked { id: new_id("resp"), config };
+        self.check_asked(&self.items, &config)?;
+        let early = self.early.as_ref().map(|early| early.asked.id.clone());
+        let asked = Asked { id: early.unwrap_or_else(|| new_id("resp")), config, is_aside: false };
         emit(ServerEvent::ResponseCreated { response: asked.begun(&self.conversation_id) }, out);
         self.asked = Some(asked);
         Ok(())
     }
 
-    fn cancel_by_client(&mut self, id: Option<&str>, out: &mut Outbox) -> Result<Action, Refusal> {
+    fn cancel_by_client(&mut self, id: Option<&str>, out: &mut Outbox) -> Result<(), Refusal> {
+        if id.is_some_and(|id| self.cancel_aside(id, out)) {
+            return Ok(());
+        }
         let is_meant = |response: &str| id.is_none_or(|id| id == response);
-        let active = self.active.as_ref().is_some_and(|(id, cancelled)| cancelled.is_none() && is_meant(id));
-        if !active && !self.asked.as_ref().is_some_and(|asked| is_meant(&asked.id)) {
+        let is_active = |active: &Active| active.cancelled.is_none() && is_meant(&active.id);
+        if !self.active.as_ref().is_some_and(is_active)
+            && !self.asked.as_ref().is_some_and(|asked| is_meant(&asked.id))
+        {
             let message = "no such response is being generated";
             return Err(Refusal::coded("response_cancel_not_active", None, message));
         }
-        let stops = self.cancel(CancelReason::Client, out);
-        Ok(if stops { Action::CancelOne(RESPONSE) } else { Action::None })
+        self.cancel(CancelReason::Client, out);
+        Ok(())
     }
 
-    /// Cancels the response that waits, and the one that is generated. Whether the driver has to end the latter.
-    fn cancel(&mut self, reason: CancelReason, out: &mut Outbox) -> bool {
+    /// Cancels the response that waits, and the one that is generated.
+    fn cancel(&mut self, reason: CancelReason, out: &mut Outbox) {
+        self.dismiss_early();
         if let Some(asked) = self.asked.take() {
             let response = asked.ended(&self.conversation_id, &Ending::Cancelled(reason), Vec::new());
             emit(ServerEvent::ResponseDone { response }, out);
         }
-        match &mut self.active {
-            Some((_, cancelled @ None)) => {
-                *cancelled = Some(reason);
-                true
-            }
-            _ => false,
+        if let Some(active) = self.active.as_mut().filter(|active| active.cancelled.is_none()) {
+            active.cancelled = Some(reason);
+            self.cancelled.push_back(active.number);
         }
     }
 }

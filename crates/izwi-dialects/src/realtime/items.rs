@@ -26,13 +26,13 @@ const MAX_PARTS: usize = 16;
 pub(super) const MAX_WAITING_MS: u64 = 600_000;
 
 /// One item.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) id: String,
     pub(super) content: Content,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Content {
     User(Vec<Part>),
     System(String),
@@ -49,7 +49,7 @@ pub(super) enum Content {
 }
 
 /// An answer of the model.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Assistant {
     pub(super) modality: Modality,
     /// Its text; `None` once it was truncated, where what was heard of it is not known exactly.
@@ -234,6 +234,17 @@ impl Item {
         })
     }
 
+    /// What the user said, if it is transcribed.
+    pub(super) fn transcript(&self) -> Option<&String> {
+        match &self.content {
+            Content::User(parts) => match parts.as_slice() {
+                [Part::Audio { transcript, .. }] => transcript.as_ref(),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Audio that waits for a response.
     fn waiting_ms(&self) -> u64 {
         let Content::User(parts) = &self.content else { return 0 };
@@ -258,8 +269,8 @@ impl Item {
     }
 }
 
-/// The items of a session, in order.
-#[derive(Debug, Default)]
+/// The items of a conversation, in order.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Items {
     items: Vec<Item>,
     /// Items before this one do not fit into the model's context.
@@ -300,6 +311,10 @@ impl Items {
     /// There is none, or it is forgotten.
     pub(super) fn find(&self, id: &str) -> Result<&Item, Refusal> {
         self.get(id).ok_or_else(|| not_found("item_id", id))
+    }
+
+    pub(super) fn last(&self) -> Option<&Item> {
+        self.items.last()
     }
 
     pub(super) fn answer_mut(&mut self, id: &str) -> Option<&mut Assistant> {

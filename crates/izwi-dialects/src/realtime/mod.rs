@@ -11,9 +11,11 @@
 //! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Prompt templates and
 //!   WebRTC are refused, and tools where the model calls none.
 
+mod aside;
 mod beta;
 mod config;
 mod decision;
+mod early;
 mod events;
 mod generate;
 mod handle;

@@ -20,14 +20,14 @@ use super::refusal::Refusal;
 /// The most bytes of an id.
 const MAX_ID_BYTES: usize = 64;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Part {
     Text(String),
     Audio { source: Source, duration_ms: u64, transcript: Option<String> },
 }
 
 /// Audio of the user.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Source {
     /// As it was committed.
     File(Bytes),
@@ -39,11 +39,11 @@ pub(super) enum Source {
     Dropped,
 }
 
-/// Samples that count in the memory of all recordings.
-#[derive(Debug)]
+/// Samples that count in the memory of all recordings until nothing holds them.
+#[derive(Debug, Clone)]
 pub(crate) struct Samples {
     pub(super) samples: Arc<[f32]>,
-    _memory: UploadMemory,
+    _memory: Arc<UploadMemory>,
 }
 
 impl Samples {
@@ -52,7 +52,7 @@ impl Samples {
     pub(super) fn new(state: &AppState, samples: Arc<[f32]>) -> Result<Self, ApiError> {
         let mut memory = UploadMemory::new(state, 0);
         memory.take(size_of_val(&*samples))?;
-        Ok(Self { samples, _memory: memory })
+        Ok(Self { samples, _memory: Arc::new(memory) })
     }
 }
 

@@ -32,6 +32,18 @@ impl Refusal {
         Self::invalid(param, format!("{param} is not supported here: {what}"))
     }
 
+    /// The same of a value in another place: `place` takes the place of `of`.
+    pub(super) fn within(mut self, of: &str, place: &str) -> Self {
+        let param = self.param.take();
+        if let Some(rest) = param.as_deref().and_then(|param| param.strip_prefix(of)) {
+            self.message = self.message.replace(&format!("{of}{rest}"), &format!("{place}{rest}"));
+            self.param = Some(format!("{place}{rest}"));
+        } else {
+            self.param = param;
+        }
+        self
+    }
+
     /// Counts it in the metrics.
     pub(super) fn count(&self) {
         match &self.source {

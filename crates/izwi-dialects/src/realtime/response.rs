@@ -2,15 +2,17 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use izwi_core::engine::{Emission, FinishReason, ToolCall};
+use izwi_core::engine::{Emission, Engine, FinishReason, ToolCall};
+use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::live::LiveReply;
 use izwi_server::turns::Pause;
+use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::Finish;
 use serde_json::{Value, json};
 
 use super::config::{Modality, ResponseConfig};
-use super::events::{Place, ServerEvent};
+use super::events::{Place, ServerEvent, emit, new_id};
 use super::items::{State, call_view};
 use super::refusal::Refusal;
 
@@ -35,11 +37,15 @@ impl CancelReason {
 pub(super) struct Asked {
     pub(super) id: String,
     pub(super) config: ResponseConfig,
+    /// Whether it is out of the conversation.
+    pub(super) is_aside: bool,
 }
 
 /// A response that is generated.
 pub(crate) struct Responding {
     pub(super) asked: Asked,
+    /// Tells it from what else the session generates.
+    pub(super) number: u64,
     pub(super) item_id: String,
     pub(super) encoded: EncodedUtterance,
     pub(super) text: String,
@@ -137,7 +143,7 @@ impl Asked {
     fn view(&self, conversation: &str, status: &str, details: Value, output: Vec<Value>) -> Value {
         let mut view = self.config.view();
         view["id"] = self.id.as_str().into();
-        view["conversation_id"] = conversation.into();
+        view["conversation_id"] = if self.is_aside { Value::Null } else { conversation.into() };
         view["status"] = status.into();
         view["status_details"] = details;
         view["output"] = output.into();
@@ -167,6 +173,22 @@ pub(super) fn usage(prompt_tokens: usize, (text, audio): (usize, usize)) -> Valu
 }
 
 impl Responding {
+    /// A response of which nothing is generated.
+    pub(super) fn new(asked: Asked, number: u64, engine: &Engine) -> Result<Self, ApiError> {
+        let encoded = asked.config.output.format.encoder(engine.profile().info.sample_rate_hz)?;
+        Ok(Self {
+            asked,
+            number,
+            item_id: new_id("item"),
+            encoded,
+            text: String::new(),
+            is_told: false,
+            tokens: (0, 0),
+            calls: Vec::new(),
+            failure: None,
+        })
+    }
+
     pub(super) fn count(&mut self, emissions: &[Emission]) {
         let count =
             |is_it: fn(&Emission) -> bool| emissions.iter().filter(|emission| is_it(emission)).count();
@@ -183,6 +205,17 @@ impl Responding {
         match self.asked.config.modality {
             Modality::Audio => json!({"type": "audio", "transcript": self.text}),
             Modality::Text => json!({"type": "text", "text": self.text}),
+        }
+    }
+
+    /// Tells events, those of the conversation only if it belongs to that.
+    pub(super) fn tell<'a>(&self, events: impl IntoIterator<Item = ServerEvent<'a>>, out: &mut Outbox) {
+        for event in events {
+            let is_of_conversation =
+                matches!(event, ServerEvent::ItemAdded { .. } | ServerEvent::ItemDone { .. });
+            if !(is_of_conversation && self.asked.is_aside) {
+                emit(event, out);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The state of a Realtime session between its events, and its jobs for the engines.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -12,7 +13,9 @@ use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, P
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
+use super::aside::{Aside, MAX_ACTIVE_ASIDES};
 use super::config::{Kind, SessionConfig};
+use super::early::Early;
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
@@ -21,9 +24,17 @@ use super::response::{Asked, CancelReason, Reply, Transcribing};
 use super::transcripts::Transcripts;
 use super::{Opening, beta};
 
-/// Tells the response from what else is generated, as what the driver cancels.
-pub(super) const RESPONSE: u64 = 1;
+/// The number of what is no response.
 const OTHERS: u64 = 0;
+
+/// The response that is generated.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) id: String,
+    pub(super) number: u64,
+    /// Why it was cancelled.
+    pub(super) cancelled: Option<CancelReason>,
+}
 
 /// A session.
 pub(crate) struct Session {
@@ -39,8 +50,12 @@ pub(crate) struct Session {
     pub(super) turns: Option<Lease>,
     /// The pause that it decides on.
     pub(super) deciding: Option<Pause>,
-    /// Whether the driver has still to end the response.
-    pub(super) owes_cancel: bool,
+    /// The responses that the driver has still to end.
+    pub(super) cancelled: VecDeque<u64>,
+    /// How many responses there were.
+    pub(super) responses: u64,
+    /// The response that may be wanted.
+    pub(super) early: Option<Early>,
     /// `None` until the models are loaded.
     pub(super) input: Option<InputBuffer>,
     pub(super) items: Items,
@@ -52,8 +67,9 @@ pub(crate) struct Session {
     pub(super) transcripts: Option<Transcripts>,
     /// The next response.
     pub(super) asked: Option<Asked>,
-    /// The response that is generated, and why it was cancelled.
-    pub(super) active: Option<(String, Option<CancelReason>)>,
+    pub(super) active: Option<Active>,
+    /// The responses out of the conversation.
+    pub(super) asides: Vec<Aside>,
     pub(super) is_closed: bool,
     /// Whether the client asked for the beta of the API.
     pub(super) is_beta: bool,
@@ -118,8 +134,8 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
 
 impl Protocol for Session {
     const KIND: &'static str = "realtime";
-    /// A response, a transcript, and the end of a turn.
-    const MAX_GENERATIONS: usize = 3;
+    /// A response and one that is cancelled, those out of the conversation, a transcript, and the end of a turn.
+    const MAX_GENERATIONS: usize = 4 + MAX_ACTIVE_ASIDES;
     type Frame = ClientEvent;
     type Model = Models;
     type Reply = Reply;
@@ -141,7 +157,9 @@ impl Protocol for Session {
             asr: None,
             turns: None,
             deciding: None,
-            owes_cancel: false,
+            cancelled: VecDeque::new(),
+            responses: 0,
+            early: None,
             input: None,
             items: Items::default(),
             chars: 0,
@@ -149,6 +167,7 @@ impl Protocol for Session {
             transcripts: None,
             asked: None,
             active: None,
+            asides: Vec::new(),
             is_closed: fatal.is_some(),
             is_beta,
             fatal,
@@ -222,12 +241,11 @@ impl Protocol for Session {
         model: Option<Result<Models, ApiError>>,
         out: &mut Outbox,
     ) -> Result<Action, ApiError> {
-        let handled = frame.event.and_then(|event| self.handle(event, model, out));
-        Ok(handled.unwrap_or_else(|refusal| {
+        if let Err(refusal) = frame.event.and_then(|event| self.handle(event, model, out)) {
             refusal.count();
             refuse(&refusal, frame.event_id.as_deref(), out);
-            Action::None
-        }))
+        }
+        Ok(Action::None)
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
@@ -236,9 +254,16 @@ impl Protocol for Session {
         }
         if self.active.is_none()
             && !self.awaits_transcript()
-            && let (Some(asked), Some(chat)) = (self.asked.take(), &self.chat)
+            && let Some(asked) = self.asked.take()
+            && !self.adopt_early(&asked)
+            && let Some(chat) = &self.chat
         {
-            return Some(self.respond(asked, Engine::clone(chat)));
+            let engine = Engine::clone(chat);
+            let number = self.next_number();
+            return Some(self.respond(asked, number, engine));
+        }
+        if let Some(job) = self.begin_early().or_else(|| self.next_aside()) {
+            return Some(job);
         }
         let wrap = |live| Reply::Transcription(Box::new(Transcribing { live, failure: None }));
         self.transcripts.as_mut().filter(|transcripts| !transcripts.is_retired())?.next_job(wrap)
@@ -247,8 +272,16 @@ impl Protocol for Session {
     fn number(reply: &Reply) -> u64 {
         match reply {
             Reply::Turn(_) | Reply::Transcription(_) => OTHERS,
-            Reply::Response(_) => RESPONSE,
+            Reply::Response(response) => response.number,
         }
+    }
+
+    fn is_held(&self, reply: &Reply) -> bool {
+        matches!(reply, Reply::Response(response) if self.is_early(response))
+    }
+
+    fn next_cancelled(&mut self) -> Option<u64> {
+        self.cancelled.pop_front()
     }
 
     fn deliver(
@@ -286,11 +319,13 @@ impl Protocol for Session {
     }
 
     fn drop_queued(&mut self) -> bool {
+        self.dismiss_early();
         let had_text = self.transcripts.as_mut().is_some_and(Transcripts::clear);
-        self.asked.take().is_some() || had_text
+        self.asked.take().is_some() | self.drop_asides() | had_text
     }
 
     fn close_input(&mut self) {
+        self.dismiss_early();
         self.is_closed = true;
     }
 
@@ -299,7 +334,10 @@ impl Protocol for Session {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && self.asked.is_none() && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
+        self.is_closed
+            && self.asked.is_none()
+            && self.asides.is_empty()
+            && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {

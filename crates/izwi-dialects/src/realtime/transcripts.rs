@@ -110,6 +110,15 @@ impl Transcripts {
         self.transcripts.iter().any(|transcript| transcript.committed.is_some())
     }
 
+    /// What is said so far, where the turn may be about to end: once for each lull.
+    pub(super) fn take_lull_text(&mut self) -> Option<String> {
+        let is_open = |transcript: &Transcript| transcript.committed.is_none();
+        if self.is_retired || self.transcripts.len() != 1 || !self.transcripts.iter().all(is_open) {
+            return None;
+        }
+        self.transcriber.take_lull_text()
+    }
+
     /// Transcribes no more: what is not completed is dropped.
     pub(super) fn retire(&mut self) {
         self.is_retired = true;

@@ -433,6 +433,8 @@ fn in_a_conversation_samples_come_with_the_emission_that_completes_them() {
         tools: Vec::new(),
         tool_choice: ToolChoice::Auto,
         text_only: false,
+        voice: None,
+        speed: 1.0,
         chunk_samples: 1,
         first_chunk_samples: None,
     });

@@ -54,10 +54,11 @@ impl Answer {
             splitter: TextSplitter::default(),
             next: None,
             ready: VecDeque::new(),
-            voice: config.voice.clone(),
+            voice: input.voice.clone().or_else(|| config.voice.clone()),
             options: SpeechOptions {
                 language: config.language.clone(),
                 seed: Some(input.seed),
+                speed: Some(input.speed).filter(|speed| *speed != 1.0),
                 ..SpeechOptions::default()
             },
             chunk_samples: (input.chunk_samples, input.first_chunk_samples),

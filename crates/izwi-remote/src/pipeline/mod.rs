@@ -56,6 +56,9 @@ pub struct PipelineConfig {
     pub voice: Option<String>,
     /// Language of the conversation, as a BCP 47 tag.
     pub language: Option<String>,
+    /// Whether the language model is asked in a pause, before it is known that the turn has ended. If it goes on, the request was
+    /// for nothing.
+    pub speculates: bool,
 }
 
 impl PipelineConfig {
@@ -70,6 +73,7 @@ impl PipelineConfig {
             tts: None,
             voice: None,
             language: None,
+            speculates: false,
         }
     }
 
@@ -147,7 +151,6 @@ impl Pipeline {
         let info = ModelInfo {
             input_sample_rate_hz: heard.input_sample_rate_hz,
             tasks: vec![Task::Chat],
-            speed_range: None,
             takes_instructions: true,
             clones_voices: false,
             appends_text: false,
@@ -157,6 +160,7 @@ impl Pipeline {
             transcriber: Some(Transcriber {
                 model: asr.profile().model.clone(),
                 language: transcripts::spoken(&config, heard),
+                begins_early: config.speculates,
             }),
             weight_bytes: 0,
             state_bytes: 0,

@@ -76,7 +76,7 @@ impl LiveWord {
 }
 
 /// The words after those that are decided, as last transcribed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Agreement {
     tail: Vec<LiveWord>,
 }

@@ -22,6 +22,11 @@ impl Rewriting {
         Self { writer, options, text: String::new(), has_times: false }
     }
 
+    /// Whether words are rewritten.
+    pub(super) fn is_on(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Forgets the turn in progress.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.options);

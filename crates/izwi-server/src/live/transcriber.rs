@@ -219,6 +219,12 @@ impl LiveTranscriber {
         self.turns.clear()
     }
 
+    /// What is said in the turn in progress if it ends in the lull that lasts: once for each lull, when that is transcribed.
+    /// `None` where words are rewritten, which depends on what follows.
+    pub fn take_lull_text(&mut self) -> Option<String> {
+        if self.rewriting.is_on() { None } else { self.turns.take_lull_text() }
+    }
+
     /// How many turns have begun.
     pub fn begun(&self) -> u64 {
         self.turns.begun()

@@ -79,6 +79,8 @@ pub(super) struct LiveTurn {
     pub(super) heard_ms: u64,
     /// When it was last about to end; 0 if it never was.
     pub(super) lull_ms: u64,
+    /// Whether it may be about to end, and nobody has asked for its text.
+    pub(super) is_lull: bool,
     /// Decided text before the window, without the oldest.
     context: String,
     /// Decided words of the window.
@@ -128,6 +130,7 @@ impl LiveTurn {
             window_ms: start_ms,
             heard_ms: start_ms,
             lull_ms: 0,
+            is_lull: false,
             context: String::new(),
             decided: Vec::new(),
             agreement: Agreement::default(),
@@ -152,11 +155,28 @@ impl LiveTurn {
     /// Whether the turn has ended and all that was said in it is transcribed, and not doubtful: its last silence is not
     /// transcribed, since decoders like to add words in it. [`Self::finish`] decides the rest.
     pub(super) fn is_transcribed(&self) -> bool {
+        self.end_ms.is_some() && self.is_certain_until(self.speech_end_ms)
+    }
+
+    /// Whether all is transcribed that was said up to `speech_end_ms`, and not doubtful.
+    fn is_certain_until(&self, speech_end_ms: u64) -> bool {
         let tail = self.agreement.tail();
-        self.end_ms.is_some()
-            && !(self.text.is_empty() && tail.is_empty())
+        !(self.text.is_empty() && tail.is_empty())
             && !tail.iter().any(LiveWord::is_doubtful)
-            && self.transcribed_ms >= self.speech_end_ms.saturating_add(LULL_MS)
+            && self.transcribed_ms >= speech_end_ms.saturating_add(LULL_MS)
+    }
+
+    /// The text of the turn if it ends in the lull that lasts, as [`Self::finish`] would decide it. `None` where that is not
+    /// known.
+    pub(super) fn text_in_lull(&self) -> Option<String> {
+        let speech_end_ms = self.lull_ms.saturating_sub(LULL_MS);
+        if !self.is_lull || self.end_ms.is_some() || !self.is_certain_until(speech_end_ms) {
+            return None;
+        }
+        let mut agreement = self.agreement.clone();
+        let rest = agreement.finish(self.agreement.tail().to_vec(), speech_end_ms);
+        let text = format!("{}{}", self.text, concatenated(&rest));
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
     /// Decides the words that are transcribed and not decided, at the end of the turn.

@@ -248,7 +248,13 @@ impl LiveTurns {
             }
             TurnEvent::Lull { at_ms } => {
                 if let Some(turn) = self.turns.back_mut() {
-                    turn.lull_ms = at_ms;
+                    (turn.lull_ms, turn.is_lull) = (at_ms, true);
+                }
+                None
+            }
+            TurnEvent::Resumed => {
+                if let Some(turn) = self.turns.back_mut() {
+                    turn.is_lull = false;
                 }
                 None
             }
@@ -359,6 +365,14 @@ impl LiveTurns {
         had_turns
     }
 
+    /// What is said in the turn in progress if it ends in the lull that lasts: once, when that is transcribed.
+    pub(super) fn take_lull_text(&mut self) -> Option<String> {
+        let turn = self.turns.front_mut()?;
+        let text = turn.text_in_lull()?;
+        turn.is_lull = false;
+        Some(text)
+    }
+
     /// How many turns have begun.
     pub(super) fn begun(&self) -> u64 {
         self.next_turn
@@ -430,13 +444,14 @@ mod tests {
         assert_eq!((events, turns.waiting.take(1_000 << 10).is_ok()), (Vec::new(), true), "the turn goes on");
     }
 
-    /// The events of a recording whose windows all have one word, its end, and the end of the last window.
-    fn transcribed(hop_ms: u64) -> (Vec<LiveEvent>, u64, u64) {
+    /// The events of a recording whose windows all have one word, its end, the end of the last window, and what was said in its
+    /// lulls.
+    fn transcribed(hop_ms: u64) -> (Vec<LiveEvent>, u64, u64, Vec<String>) {
         let mut samples = speech("sense_and_sensibility_01_austen_64kb-0880.wav");
         let end_ms = samples.len() as u64 / 16;
         samples.resize(samples.len() + 2 * RATE_HZ as usize, 0.0);
         let (mut hear, mut turns) = turns_of(Method::Windows { hop_ms }, 500, 1_024);
-        let (mut events, mut last_ms) = (Vec::new(), 0);
+        let (mut events, mut last_ms, mut lulls) = (Vec::new(), 0, Vec::new());
         for piece in samples.chunks(RATE_HZ as usize / 20) {
             events.extend(turns.push(&hear(piece)).unwrap());
             let Some(ask) = turns.next() else { continue };
@@ -451,17 +466,21 @@ mod tests {
                 certainty: 1.0,
             };
             let words = if window.decided.is_empty() { vec![word] } else { Vec::new() };
+            assert_eq!(turns.take_lull_text(), None, "it is not transcribed");
             turns.take((window.end_ms, window.is_thorough), Some(words), Duration::ZERO, &mut events);
+            lulls.extend(turns.take_lull_text());
+            assert_eq!(turns.take_lull_text(), None, "once");
         }
         assert_eq!((turns.begun(), turns.ended()), (1, 1));
-        (events, end_ms, last_ms)
+        (events, end_ms, last_ms, lulls)
     }
 
     #[test]
     fn a_turn_ends_with_its_silence_where_all_words_are_transcribed() {
         // With long hops, the last window is that of the lull before the end.
         for hop_ms in [200, 5_000] {
-            let (events, speech_ms, last_ms) = transcribed(hop_ms);
+            let (events, speech_ms, last_ms, lulls) = transcribed(hop_ms);
+            assert!(!lulls.is_empty() && lulls.iter().all(|text| text == "So"), "{lulls:?}");
             let Some(LiveEvent::Ended { text, end_ms, .. }) = events.last() else { panic!("{events:?}") };
             assert_eq!(text, "So");
             assert!(last_ms < *end_ms, "the last window ends at {last_ms} ms, the turn at {end_ms} ms");

@@ -212,9 +212,15 @@ impl<P: Protocol> Driver<P> {
             }
         };
         let turn = self.turn.min(self.generations.len());
+        let is_held = |generation: &Generation<P>| self.protocol.is_held(&generation.reply);
+        let mut is_held: Vec<bool> = self.generations.iter().map(is_held).collect();
+        is_held.rotate_left(turn);
         let (last, first) = self.generations.split_at_mut(turn);
         let (last, first) = (last.iter_mut().zip(0..), first.iter_mut().zip(turn..));
-        let next = first.chain(last).map(async |(generation, at)| (at, generation.next().await));
+        let next = first
+            .chain(last)
+            .zip(is_held)
+            .map(async |((generation, at), is_held)| (at, generation.next(is_held).await));
         let mut progress: FuturesUnordered<_> = next.collect();
         tokio::select! {
             model = self.model.loaded(), if is_loading => Event::Model(model),
@@ -233,6 +239,10 @@ impl<P: Protocol> Driver<P> {
                     Progress::Prepared(input) => self.submit(at, input),
                     Progress::Started(started) => self.start(at, started),
                     Progress::Chunk(chunk) => self.relay(at, chunk),
+                    Progress::Expired => {
+                        self.end(at, Outcome::Cancelled);
+                        ControlFlow::Continue(())
+                    }
                 };
             }
             Event::Model(model) => self.continue_with(model),
@@ -457,6 +467,9 @@ impl<P: Protocol> Driver<P> {
 
     /// Begins the next generations, if there are jobs and fewer run than may, or the end of the session, if it is over.
     fn begin_next(&mut self) {
+        while let Some(number) = self.protocol.next_cancelled() {
+            self.with_number(number).into_iter().for_each(|at| self.cancel(at));
+        }
         if self.closing.is_some() {
             return;
         }
@@ -500,6 +513,10 @@ impl<P: Protocol> Driver<P> {
             self.generations.iter().enumerate().any(|(other, one)| other != at && !one.is_waiting());
         let Some(generation) = self.generations.get_mut(at) else { return ControlFlow::Continue(()) };
         match started {
+            started @ Ok(_) if self.protocol.is_held(&generation.reply) => {
+                generation.hold(started);
+                ControlFlow::Continue(())
+            }
             Ok((first, chunks)) => {
                 generation.start(first.request_id.clone(), chunks);
                 self.relay(at, Some(first))

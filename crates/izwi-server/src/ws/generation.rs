@@ -8,10 +8,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_core::engine::{Engine, EngineCoreRequest, PlaybackReport, RequestId, StreamingOutput};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use super::protocol::{Job, MakeRequest, Protocol};
 use crate::error::ApiError;
 use crate::speech::begin;
+
+/// How long a generation is held at most.
+const MAX_HELD: Duration = Duration::from_secs(15);
 
 type Chunks = mpsc::Receiver<StreamingOutput>;
 /// The first chunk of a stream, and the rest.
@@ -32,6 +36,8 @@ enum Stage<P: Protocol> {
     Starting(BoxFuture<'static, Started>),
     /// The engine had no room.
     Waiting,
+    /// It has started, and the protocol holds it until then at most.
+    Held(Started, Instant),
     Streaming(Stream),
 }
 
@@ -47,6 +53,8 @@ pub(super) struct Stream {
 pub(super) enum Progress<P: Protocol> {
     Prepared(Result<MakeRequest<P>, ApiError>),
     Started(Started),
+    /// It was held for too long.
+    Expired,
     /// `None` if the engine cut the stream off.
     Chunk(Option<StreamingOutput>),
 }
@@ -56,9 +64,17 @@ impl<P: Protocol> Generation<P> {
         Self { engine: job.engine, reply: job.reply, stage: Stage::Preparing(job.input), again: None }
     }
 
-    /// Waits for the next progress. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Progress<P> {
+    /// Waits for the next progress; of one that the protocol holds, for no chunk. Cancel-safe.
+    pub(super) async fn next(&mut self, is_held: bool) -> Progress<P> {
         match &mut self.stage {
+            Stage::Held(_, until) if is_held => {
+                sleep_until(*until).await;
+                Progress::Expired
+            }
+            Stage::Held(..) => match std::mem::replace(&mut self.stage, Stage::Waiting) {
+                Stage::Held(started, _) => Progress::Started(started),
+                _ => Progress::Expired,
+            },
             Stage::Preparing(input) => Progress::Prepared(input.await),
             Stage::Starting(started) => Progress::Started(started.await),
             Stage::Waiting => std::future::pending().await,
@@ -71,6 +87,11 @@ impl<P: Protocol> Generation<P> {
         let engine = self.engine.clone();
         self.again = (P::MAX_GENERATIONS > 1).then(|| request.clone());
         self.stage = Stage::Starting(async move { begin(&engine, request, limit).await }.boxed());
+    }
+
+    /// Keeps its first chunk until the protocol holds it no more.
+    pub(super) fn hold(&mut self, started: Started) {
+        self.stage = Stage::Held(started, Instant::now() + MAX_HELD);
     }
 
     /// Waits until it is [resumed](Self::resume).
@@ -99,7 +120,7 @@ impl<P: Protocol> Generation<P> {
     pub(super) fn streaming(&mut self) -> Option<(&mut P::Reply, &mut Stream)> {
         match &mut self.stage {
             Stage::Streaming(stream) => Some((&mut self.reply, stream)),
-            Stage::Preparing(_) | Stage::Starting(_) | Stage::Waiting => None,
+            Stage::Preparing(_) | Stage::Starting(_) | Stage::Waiting | Stage::Held(..) => None,
         }
     }
 

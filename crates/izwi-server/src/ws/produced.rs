@@ -3,7 +3,7 @@
 use izwi_core::engine::Emission;
 
 /// The emissions of an answer, as far as they were delivered.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Produced {
     /// What was delivered whole; moved into the conversation with the end of the answer.
     pub emissions: Vec<Emission>,

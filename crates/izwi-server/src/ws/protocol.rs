@@ -222,6 +222,16 @@ pub trait Protocol: Sized + Send + 'static {
         0
     }
 
+    /// Whether a generation is kept from delivering, until it is known whether it is wanted.
+    fn is_held(&self, _reply: &Self::Reply) -> bool {
+        false
+    }
+
+    /// The next generation that is to end early, as [`Self::number`] tells it, where no frame says so.
+    fn next_cancelled(&mut self) -> Option<u64> {
+        None
+    }
+
     /// Writes the frames of one chunk.
     fn deliver(
         &mut self,

@@ -286,6 +286,8 @@ impl RequestProcessor {
             tools,
             tool_choice,
             text_only,
+            voice: request.voice,
+            speed: params.speed,
             chunk_samples,
             first_chunk_samples: request.first_chunk_samples,
         }))
@@ -293,11 +295,12 @@ impl RequestProcessor {
 
     /// Duration of the recordings of an input.
     fn recorded(&self, input: &Input) -> Duration {
+        let info = &self.profile.info;
         let (samples, rate_hz) = match input {
-            Input::Speak(input) => (reference_samples(input), self.profile.info.sample_rate_hz),
-            Input::Listen(input) => (input.samples.len(), self.profile.info.input_sample_rate_hz),
+            Input::Speak(input) => (reference_samples(input), info.sample_rate_hz),
+            Input::Listen(input) => (input.samples.len(), info.input_sample_rate_hz),
             Input::Converse(input) => {
-                (input.turns.iter().map(recorded_samples).sum(), self.profile.info.input_sample_rate_hz)
+                (input.turns.iter().map(recorded_samples).sum(), info.input_sample_rate_hz)
             }
         };
         audio_duration(samples as u64, rate_hz)

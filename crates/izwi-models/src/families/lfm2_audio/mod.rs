@@ -249,6 +249,8 @@ impl FrameModel for LfmAudio {
             tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
             text_only: false,
+            voice: None,
+            speed: 1.0,
             chunk_samples: 1,
             first_chunk_samples: None,
         })

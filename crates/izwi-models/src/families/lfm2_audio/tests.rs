@@ -59,6 +59,8 @@ fn converse(turns: Vec<Turn>, sampling: Option<SamplingParams>, seed: u64) -> In
         tools: Vec::new(),
         tool_choice: ToolChoice::Auto,
         text_only: false,
+        voice: None,
+        speed: 1.0,
         chunk_samples: 1,
         first_chunk_samples: None,
     })
