@@ -295,13 +295,11 @@ impl RequestProcessor {
 
     /// Duration of the recordings of an input.
     fn recorded(&self, input: &Input) -> Duration {
-        let info = &self.profile.info;
+        let (info, rate_hz) = (&self.profile.info, self.profile.info.input_sample_rate_hz);
         let (samples, rate_hz) = match input {
             Input::Speak(input) => (reference_samples(input), info.sample_rate_hz),
-            Input::Listen(input) => (input.samples.len(), info.input_sample_rate_hz),
-            Input::Converse(input) => {
-                (input.turns.iter().map(recorded_samples).sum(), info.input_sample_rate_hz)
-            }
+            Input::Listen(input) => (input.samples.len(), rate_hz),
+            Input::Converse(input) => (input.turns.iter().map(recorded_samples).sum(), rate_hz),
         };
         audio_duration(samples as u64, rate_hz)
     }
