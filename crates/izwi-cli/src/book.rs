@@ -5,13 +5,15 @@
 mod epub;
 mod html;
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{failure, input};
 
-/// The largest file of a book.
+/// The largest EPUB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 /// The most text of a book, with its markup.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
@@ -57,13 +59,19 @@ pub(crate) enum Block {
 /// The file cannot be read, is too large or damaged, or has nothing to read aloud.
 pub(crate) fn read(path: &Path) -> Result<Book> {
     let name = path.display().to_string();
-    let bytes = input::read_file(path, MAX_FILE_BYTES)?;
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let text = || utf8(input::read_file(path, MAX_TEXT_BYTES)?, &name);
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     let mut book = match extension.as_deref() {
-        Some("epub") => epub::read(bytes).map_err(|error| error.context(format!("cannot read {name}")))?,
-        Some("md" | "markdown") => of_markdown(&utf8(bytes, &name)?),
-        Some("html" | "htm" | "xhtml") => of_html(&utf8(bytes, &name)?),
-        Some("txt" | "text") | None => of_text(&utf8(bytes, &name)?),
+        Some("epub") => {
+            if file.metadata()?.len() > MAX_FILE_BYTES {
+                return Err(input::too_large(&name, MAX_FILE_BYTES));
+            }
+            epub::read(BufReader::new(file)).with_context(|| format!("cannot read {name}"))?
+        }
+        Some("md" | "markdown") => of_markdown(&text()?),
+        Some("html" | "htm" | "xhtml") => of_html(&text()?),
+        Some("txt" | "text") | None => of_text(&text()?),
         Some(other) => {
             return Err(failure::usage(
                 format!("'{name}' asks for {other}, which is not read"),
@@ -84,9 +92,6 @@ pub(crate) fn read(path: &Path) -> Result<Book> {
 }
 
 fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
-        return Err(input::too_large(name, MAX_TEXT_BYTES));
-    }
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         failure::usage(format!("{name} is not UTF-8 text (byte {at})"), "convert it, e.g. with iconv")

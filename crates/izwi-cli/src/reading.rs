@@ -10,13 +10,14 @@ mod loudness;
 mod outputs;
 mod plan;
 mod sound;
+mod speaker;
 mod subtitles;
 mod tags;
 
-pub(crate) use binding::Binding;
+pub(crate) use binding::{Binding, Bound};
 pub(crate) use cast::Cast;
 pub(crate) use journal::Journal;
 pub(crate) use loudness::Loudness;
 pub(crate) use outputs::Outputs;
 pub(crate) use plan::{Plan, Unit};
-pub(crate) use sound::UnitSound;
+pub(crate) use speaker::{Speaker, is_unspeakable};

@@ -3,7 +3,7 @@
 //! Nothing is unpacked to the disk, and no file outside of the archive is opened. <https://www.w3.org/TR/epub-33/>
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Cursor, Read as _};
+use std::io::{Read, Seek};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use percent_encoding::percent_decode_str;
@@ -30,9 +30,8 @@ const CHAPTER_LEVELS: usize = 2;
 ///
 /// # Errors
 /// The archive is damaged, protected, too large, or no EPUB.
-pub(super) fn read(bytes: Vec<u8>) -> Result<Book> {
-    let zip =
-        ZipArchive::new(Cursor::new(bytes)).context("it is no EPUB, or damaged: it has no list of files")?;
+pub(super) fn read(file: impl Read + Seek) -> Result<Book> {
+    let zip = ZipArchive::new(file).context("it is no EPUB, or damaged: it has no list of files")?;
     ensure!(zip.len() <= MAX_ENTRIES, "it has {} files; at most {MAX_ENTRIES} are read", zip.len());
     let mut archive = Archive { zip, budget: MAX_TEXT_BYTES };
     let container = archive.text("META-INF/container.xml")?;
@@ -81,13 +80,13 @@ fn own_title(text: &str) -> Option<String> {
     })
 }
 
-struct Archive {
-    zip: ZipArchive<Cursor<Vec<u8>>>,
+struct Archive<R> {
+    zip: ZipArchive<R>,
     /// Bytes of text that may still be unpacked.
     budget: u64,
 }
 
-impl Archive {
+impl<R: Read + Seek> Archive<R> {
     /// A file of at most `limit` bytes, whatever its header tells.
     fn bytes(&mut self, path: &str, limit: u64) -> Result<Vec<u8>> {
         let file = self.zip.by_name(path).map_err(|error| match error {
@@ -188,7 +187,7 @@ impl Package {
 /// The titles of the chapters: for each document, by the ids where they begin; "" is its start.
 type Contents = HashMap<String, BTreeMap<String, String>>;
 
-fn contents(archive: &mut Archive, package: &Package) -> Result<Contents> {
+fn contents(archive: &mut Archive<impl Read + Seek>, package: &Package) -> Result<Contents> {
     let mut contents = Contents::new();
     let Some((path, is_nav)) = &package.contents else { return Ok(contents) };
     let source = archive.text(path)?;
@@ -267,7 +266,7 @@ fn resolve(base: &str, href: &str) -> Result<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Cursor, Write as _};
 
     use zip::write::SimpleFileOptions;
 
@@ -307,13 +306,17 @@ mod tests {
         zip.finish().unwrap().into_inner()
     }
 
+    fn read_bytes(bytes: Vec<u8>) -> Result<Book> {
+        read(Cursor::new(bytes))
+    }
+
     fn error(changes: &[(&str, &str)]) -> String {
-        format!("{:#}", read(epub(changes)).unwrap_err())
+        format!("{:#}", read_bytes(epub(changes)).unwrap_err())
     }
 
     #[test]
     fn a_book_of_epub_3_has_its_chapters_in_order() {
-        let book = read(epub(&[])).unwrap();
+        let book = read_bytes(epub(&[])).unwrap();
         assert_eq!((book.title.as_deref(), book.author.as_deref()), (Some("The Book"), Some("A. Writer")));
         assert_eq!(
             book.cover.unwrap(),
@@ -330,7 +333,7 @@ mod tests {
             <ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navMap><navPoint><navLabel><text>Eins</text></navLabel>
             <content src="text/a.xhtml"/></navPoint><navPoint><navLabel><text>Zwei</text></navLabel>
             <content src="text/b%20b.xhtml"/></navPoint></navMap></ncx>"#;
-        let book = read(epub(&[("OEBPS/content.opf", &package), ("OEBPS/toc.ncx", ncx)])).unwrap();
+        let book = read_bytes(epub(&[("OEBPS/content.opf", &package), ("OEBPS/toc.ncx", ncx)])).unwrap();
         let titles: Vec<&str> = book.chapters.iter().map(|chapter| &*chapter.title).collect();
         assert_eq!(titles, ["Eins", "Zwei"]);
     }
@@ -364,25 +367,27 @@ mod tests {
                 "<!DOCTYPE package [<!ENTITY x SYSTEM \"file:///etc/passwd\">]>",
             )
             .replace("The Book", "&x;");
-        let read = read(epub(&[("OEBPS/content.opf", &entity)]));
+        let read = read_bytes(epub(&[("OEBPS/content.opf", &entity)]));
         assert!(read.is_err() || read.unwrap().title.is_none_or(|title| !title.contains("root")));
     }
 
     #[test]
     fn damaged_and_protected_books_are_told_apart() {
         let whole = epub(&[]);
-        assert!(format!("{:#}", read(whole[..whole.len() / 2].to_vec()).unwrap_err()).contains("damaged"));
+        assert!(
+            format!("{:#}", read_bytes(whole[..whole.len() / 2].to_vec()).unwrap_err()).contains("damaged")
+        );
         let mut flipped = whole;
         let at = flipped
             .windows(13)
             .position(|window| window == b"content.opfPK" || window == b"a.xhtmlPK\x03\x04xx")
             .unwrap_or(120);
         flipped[at + 20] ^= 0xff;
-        assert!(read(flipped).is_err());
+        assert!(read_bytes(flipped).is_err());
         assert!(error(&[("OEBPS/content.opf", "<package")]).contains("OEBPS/content.opf is damaged"));
         let drm = "<encryption><CipherReference URI=\"OEBPS/text/a.xhtml\"/></encryption>";
         assert!(error(&[("META-INF/encryption.xml", drm)]).contains("DRM"));
         let font = drm.replace("text/a.xhtml", "font.otf");
-        assert!(read(epub(&[("META-INF/encryption.xml", &font)])).is_ok());
+        assert!(read_bytes(epub(&[("META-INF/encryption.xml", &font)])).is_ok());
     }
 }

@@ -3,24 +3,21 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::ValueHint;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use izwi_audio::encode::Format;
-use izwi_core::engine::{Engine, EngineCoreRequest, EngineError, FinishReason, Segment, VoiceInput};
+use izwi_core::engine::Engine;
 use izwi_hub::Store;
 use izwi_server::AlignmentFormat;
-use izwi_types::{TextNotes, excerpt};
-use sha2::{Digest as _, Sha256};
+use izwi_types::excerpt;
 
 use crate::book::{self, Book};
-use crate::build_info::VERSION;
-use crate::engine::{Loaded, OutputStream, incomplete};
-use crate::failure::Failure;
+use crate::engine::Loaded;
 use crate::progress::{ReadingProgress, clock};
-use crate::reading::{Binding, Cast, Journal, Loudness, Outputs, Plan, Unit, UnitSound};
+use crate::reading::{Binding, Bound, Cast, Journal, Loudness, Outputs, Plan, Speaker, Unit, is_unspeakable};
 use crate::settings::Resolved;
 use crate::speech_options::SpeechFlags;
 use crate::{engine, failure, logging, models, output, sink, voice_list};
@@ -29,8 +26,6 @@ use crate::{engine, failure, logging, models, output, sink, voice_list};
 const CONCURRENT: usize = 4;
 /// Different warnings that are shown.
 const MAX_WARNINGS: usize = 20;
-/// Hexadecimal digits of a key.
-const KEY_DIGITS: usize = 32;
 
 /// Read a book aloud
 ///
@@ -133,230 +128,152 @@ struct Reading<'a> {
     store: &'a Store,
 }
 
-/// How one voice speaks.
-struct Speaker {
-    request: EngineCoreRequest,
-    /// All that its sound depends on, except for the text.
-    fingerprint: String,
-}
-
 /// What this run spoke.
 #[derive(Default)]
 struct Spoken {
     units: usize,
     audio_s: f64,
-    left_out: HashSet<usize>,
+    /// Keys of what the model has no sound for.
+    left_out: HashSet<String>,
     warnings: BTreeSet<String>,
+}
+
+/// The units of a book with a loaded model.
+struct Session<'a> {
+    reading: &'a Reading<'a>,
+    engine: &'a Engine,
+    speakers: BTreeMap<Option<String>, Speaker>,
+    /// The units' names in the journal.
+    keys: Vec<String>,
+    journal: &'a Journal,
+    progress: RefCell<ReadingProgress>,
+    spoken: RefCell<Spoken>,
 }
 
 impl Reading<'_> {
     async fn run(&self, loaded: Loaded, journal: Journal) -> Result<()> {
         let Loaded { engine, mut interrupt, .. } = loaded;
-        let speakers = self.speakers(&engine)?;
-        let speaker = |unit: &Unit| speakers.get(&unit.voice).context("a voice of the cast is missing");
-        let keys = self.plan.units.iter().map(|unit| Ok(speaker(unit)?.key(&unit.text)));
-        let keys: Vec<String> = keys.collect::<Result<_>>()?;
-        let (units, mut known) = (&self.plan.units, HashSet::new());
-        // A text that comes again sounds the same.
-        let todo: Vec<usize> =
-            (0..units.len()).filter(|at| known.insert(&keys[*at]) && !journal.has(&keys[*at])).collect();
-        let characters = |at: usize| units[at].text.chars().count() as u64;
-        let (total, left): (u64, u64) =
-            ((0..units.len()).map(characters).sum(), todo.iter().copied().map(characters).sum());
-        let (progress, spoken) =
-            (RefCell::new(ReadingProgress::new(total, total - left)), RefCell::new(Spoken::default()));
-        let (found, begun) = (known.len() - todo.len(), Instant::now());
+        let mut session = Session::new(self, &engine, &journal)?;
+        let todo = session.todo();
+        let all = session.keys.iter().collect::<HashSet<_>>().len();
+        let found = all - todo.len();
         if found > 0 {
-            output::status(&format!("{found} of {} paragraphs were spoken before", known.len()));
+            output::status(&format!("{found} of {all} paragraphs were spoken before"));
         }
-
-        let speak = |at: usize| {
-            let (engine, keys, journal, spoken) = (&engine, &keys, &journal, &spoken);
-            async move {
-                let unit = &units[at];
-                let (sound, notes) = match speak(engine, speaker(unit)?, &keys[at], &unit.text).await {
-                    Ok(said) => said,
-                    Err(error) if is_unspeakable(&error) => {
-                        let warning = format!("'{}' is left out: {error}", excerpt(&unit.text));
-                        let mut spoken = spoken.borrow_mut();
-                        spoken.left_out.insert(at);
-                        spoken.warnings.insert(warning);
-                        return Ok((at, None));
-                    }
-                    Err(error) => {
-                        return Err(error.context(format!("cannot speak '{}'", excerpt(&unit.text))));
-                    }
-                };
-                tokio::task::block_in_place(|| journal.store(&keys[at], &sound))?;
-                Ok((at, Some((sound.seconds(), notes))))
-            }
+        let begun = Instant::now();
+        let result = interrupt.guard(session.speak_all(&todo)).await;
+        let elapsed_s = begun.elapsed().as_secs_f64();
+        let spoken = std::mem::take(session.spoken.get_mut());
+        session.progress.get_mut().suspend(|| warn(&spoken.warnings));
+        let result = match result {
+            Ok(()) => interrupt.guard(session.bind(&spoken.left_out)).await,
+            Err(error) => Err(error),
         };
-        let width = CONCURRENT.min(engine.config().max_batch_size).max(1);
-        let speaking = async {
-            let mut results = futures::stream::iter(&todo).map(|at| speak(*at)).buffer_unordered(width);
-            while let Some(result) = results.next().await {
-                let (at, Some((seconds, warnings))) = result? else { continue };
-                let mut spoken = spoken.borrow_mut();
-                spoken.units += 1;
-                spoken.audio_s += seconds;
-                spoken.warnings.extend(warnings.sentences(&engine, self.store));
-                let place = format!("chapter {} of {}", units[at].chapter + 1, self.plan.chapters.len());
-                progress.borrow_mut().spoken(characters(at), seconds, &place);
-            }
-            Ok(())
-        };
-        let result = interrupt.guard(speaking).await;
-        let seconds = begun.elapsed().as_secs_f64();
-        let spoken = spoken.into_inner();
-        progress.borrow().suspend(|| warn(&spoken.warnings));
-        if let Err(error) = result {
-            progress.borrow().clear();
-            let done = found + spoken.units;
-            output::status(&format!(
-                "{done} of {} paragraphs are spoken and kept in {}; the same command goes on with the others",
-                known.len(),
-                journal.folder().display()
-            ));
-            return Err(error);
-        }
-
-        let left_out: HashSet<&String> = spoken.left_out.iter().map(|at| &keys[*at]).collect();
-        let keys: Vec<Option<String>> =
-            keys.iter().map(|key| (!left_out.contains(key)).then(|| key.clone())).collect();
-        let (loudness, sample_rate_hz) = (self.args.loudness, engine.profile().info.sample_rate_hz);
-        let Reading { book, plan, outputs, .. } = *self;
-        let binding =
-            Binding { book, plan, keys: &keys, journal: &journal, outputs, loudness, sample_rate_hz };
-        let passes = if loudness == Loudness::Off { 1 } else { 2 };
-        progress.borrow().bind(passes * units.len() as u64);
-        let bound =
-            interrupt.guard(binding.bind(self.subtitles.is_some(), || progress.borrow().bound())).await;
-        progress.borrow().clear();
-        if matches!(bound.as_ref().map_err(|error| error.downcast_ref()), Err(Some(Failure::Interrupted))) {
-            output::status("all paragraphs are spoken; the same command binds them");
-        }
-        let bound = bound?;
-        self.write_subtitles(&bound.cues, bound.seconds)?;
+        session.progress.get_mut().clear();
+        let bound = result.inspect_err(|_| {
+            let (done, folder) = (found + spoken.units, journal.folder().display());
+            let remedy = "the same command goes on from there";
+            output::status(&format!("{done} of {all} paragraphs are spoken and kept in {folder}; {remedy}"));
+        })?;
+        self.write_subtitles(&bound)?;
         if !self.args.keep {
             journal.remove()?;
         }
-        let rtf = if spoken.units > 0 {
-            format!(", RTF {:.3}", seconds / spoken.audio_s.max(1e-3))
-        } else {
-            String::new()
+        let rtf = match spoken.units {
+            0 => String::new(),
+            _ => format!(", RTF {:.3}", elapsed_s / spoken.audio_s.max(1e-3)),
         };
         let lufs = bound.lufs.map(|lufs| format!(", {lufs:.1} LUFS")).unwrap_or_default();
-        output::status(&format!(
-            "{}: {}, {} chapters, {} of {} paragraphs spoken{rtf}{lufs}",
-            self.args.output.display(),
-            clock(bound.seconds),
-            plan.chapters.len(),
-            spoken.units,
-            known.len(),
-        ));
+        let (name, duration) = (self.args.output.display(), clock(bound.seconds));
+        let (chapters, units) = (self.plan.chapters.len(), spoken.units);
+        let line =
+            format!("{name}: {duration}, {chapters} chapters, {units} of {all} paragraphs spoken{rtf}{lufs}");
+        output::status(&line);
         Ok(())
     }
 
-    /// The voices of the book, by their names in the cast.
-    fn speakers(&self, engine: &Engine) -> Result<BTreeMap<Option<String>, Speaker>> {
-        let narrator = self.args.options.voice().is_none().then(|| self.cast.narrator()).flatten();
-        let revision = revision(self.store, &engine.profile().model);
-        let speaker = |voice: Option<&str>| {
-            let request = self.args.options.request_as(voice, engine, self.store.voices(), String::new())?;
-            let fingerprint = fingerprint(engine, &revision, &request);
-            Ok::<_, anyhow::Error>(Speaker { request, fingerprint })
-        };
-        let mut speakers = BTreeMap::from([(None, speaker(narrator)?)]);
-        for voice in self.cast.voices() {
-            speakers.insert(Some(voice.to_owned()), speaker(Some(voice))?);
-        }
-        Ok(speakers)
-    }
-
-    fn write_subtitles(&self, cues: &[Segment], seconds: f64) -> Result<()> {
+    fn write_subtitles(&self, bound: &Bound) -> Result<()> {
         let (Some(format), Some(path)) = (self.subtitles, &self.args.subtitles) else { return Ok(()) };
-        let text = format.render(cues, seconds).context("cannot write the subtitles")?;
+        let text = format.render(&bound.cues, bound.seconds).context("cannot write the subtitles")?;
         sink::write_bytes(path, text.as_bytes())
     }
 }
 
-impl Speaker {
-    /// The name of a text's sound in the journal.
-    fn key(&self, text: &str) -> String {
-        let digest = Sha256::digest(format!("{}\n{text}", self.fingerprint));
-        hex(&digest)[..KEY_DIGITS].to_owned()
-    }
-}
-
-/// Which weights a model has: its manifest with the digests of its files, and for a folder of the user's the age of its weights.
-fn revision(store: &Store, model: &str) -> String {
-    let Ok(status) = store.status(model) else { return String::new() };
-    let folder = status.source.as_deref().map(Path::new).filter(|source| source.is_dir());
-    let files = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
-    let weights =
-        files.filter(|file| file.path().extension().is_some_and(|extension| extension == "safetensors"));
-    let age =
-        |file: std::fs::DirEntry| file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok();
-    format!("{:?} {:?} {:?}", status.manifest, status.source, weights.filter_map(age).max())
-}
-
-/// What the sound of a voice depends on.
-fn fingerprint(engine: &Engine, revision: &str, request: &EngineCoreRequest) -> String {
-    let profile = engine.profile();
-    let reference = match &request.reference {
-        Some(VoiceInput::Pack(pack)) => hex(&Sha256::digest(pack)),
-        Some(recording) => hex(&Sha256::digest(format!("{recording:?}"))),
-        None => String::new(),
-    };
-    let model = format!("{} {} {:?} {revision}", profile.model, profile.device, profile.precision);
-    format!("{} {model} {:?} {:?} {reference}", VERSION.as_str(), request.voice, request.options)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What a model says otherwise than it is written, and whether it ended early.
-struct Notes(TextNotes, Option<String>);
-
-impl Notes {
-    fn sentences(&self, engine: &Engine, store: &Store) -> Vec<String> {
-        let notes = self.0.sentences(&engine.profile().model, |code| store.speaker_hint(code));
-        notes.into_iter().map(|note| note.message).chain(self.1.clone()).collect()
-    }
-}
-
-/// Speaks a unit. Its seed follows from its key, so that it sounds the same in every run.
-async fn speak(engine: &Engine, speaker: &Speaker, key: &str, text: &str) -> Result<(UnitSound, Notes)> {
-    let mut request = EngineCoreRequest::tts(text).with_options(speaker.request.options.clone());
-    request.voice.clone_from(&speaker.request.voice);
-    request.reference.clone_from(&speaker.request.reference);
-    // Nobody listens: the device may take as much at once as it can.
-    request.live = false;
-    request.options.seed = Some(u64::from_str_radix(&key[..8], 16)?);
-    let mut chunks = OutputStream::start(engine, request).await?;
-    let (mut samples, mut words, mut notes) = (Vec::new(), Vec::new(), TextNotes::default());
-    loop {
-        let chunk = chunks.next().await?;
-        samples.extend(chunk.samples);
-        words.extend(chunk.words);
-        if chunk.sequence == 0 {
-            notes = chunk.notes;
+impl<'a> Session<'a> {
+    fn new(reading: &'a Reading<'a>, engine: &'a Engine, journal: &'a Journal) -> Result<Self> {
+        let (flags, cast, store) = (&reading.args.options, reading.cast, reading.store);
+        let narrator = cast.narrator().filter(|_| flags.voice().is_none());
+        let mut speakers = BTreeMap::from([(None, Speaker::new(flags, narrator, engine, store)?)]);
+        for voice in cast.voices() {
+            speakers.insert(Some(voice.to_owned()), Speaker::new(flags, Some(voice), engine, store)?);
         }
-        let Some(stats) = chunk.stats else { continue };
-        if matches!(stats.finish_reason, FinishReason::Cancelled | FinishReason::Interrupted) {
-            anyhow::bail!("the engine stopped");
-        }
-        let cut = incomplete(stats.finish_reason, "speech")
-            .map(|warning| format!("'{}': {warning}", excerpt(text)));
-        return Ok((UnitSound::new(&samples, &words, chunk.sample_rate), Notes(notes, cut)));
+        let (progress, spoken) = (RefCell::new(ReadingProgress::new(0, 0)), RefCell::default());
+        let mut session = Self { reading, engine, speakers, keys: Vec::new(), journal, progress, spoken };
+        let keys = reading.plan.units.iter().map(|unit| Ok(session.speaker(unit)?.key(&unit.text)));
+        session.keys = keys.collect::<Result<_>>()?;
+        Ok(session)
     }
-}
 
-/// Whether the model has no sound for a text, such as one of markup alone.
-fn is_unspeakable(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<EngineError>();
-    error.is_some_and(|error| matches!(error, EngineError::InvalidRequest { param, .. } if param == "input"))
+    fn speaker(&self, unit: &Unit) -> Result<&Speaker> {
+        self.speakers.get(&unit.voice).context("the cast lacks a voice")
+    }
+
+    fn characters(&self, unit: usize) -> u64 {
+        self.reading.plan.units[unit].text.chars().count() as u64
+    }
+
+    /// The units that are not stored, each sound once.
+    fn todo(&mut self) -> Vec<usize> {
+        let mut known = HashSet::new();
+        let is_new = |at: &usize| known.insert(&self.keys[*at]) && !self.journal.has(&self.keys[*at]);
+        let todo: Vec<usize> = (0..self.keys.len()).filter(is_new).collect();
+        let total: u64 = (0..self.keys.len()).map(|at| self.characters(at)).sum();
+        let left: u64 = todo.iter().map(|at| self.characters(*at)).sum();
+        *self.progress.get_mut() = ReadingProgress::new(total, total - left);
+        todo
+    }
+
+    /// Speaks units and stores them, several at once.
+    async fn speak_all(&self, todo: &[usize]) -> Result<()> {
+        let width = CONCURRENT.min(self.engine.config().max_batch_size).max(1);
+        let speaking = futures::stream::iter(todo).map(|at| self.speak(*at)).buffer_unordered(width);
+        speaking.try_for_each(|()| std::future::ready(Ok(()))).await
+    }
+
+    async fn speak(&self, at: usize) -> Result<()> {
+        let (unit, key) = (&self.reading.plan.units[at], &self.keys[at]);
+        let said = self.speaker(unit)?.speak(self.engine, self.reading.store, &unit.text).await;
+        let (sound, warnings) = match said {
+            Err(error) if is_unspeakable(&error) => {
+                let mut spoken = self.spoken.borrow_mut();
+                spoken.left_out.insert(key.clone());
+                spoken.warnings.insert(format!("'{}' is left out: {error}", excerpt(&unit.text)));
+                return Ok(());
+            }
+            said => said.with_context(|| format!("cannot speak '{}'", excerpt(&unit.text)))?,
+        };
+        tokio::task::block_in_place(|| self.journal.store(key, &sound))?;
+        let mut spoken = self.spoken.borrow_mut();
+        spoken.units += 1;
+        spoken.audio_s += sound.seconds();
+        spoken.warnings.extend(warnings);
+        let place = format!("chapter {} of {}", unit.chapter + 1, self.reading.plan.chapters.len());
+        self.progress.borrow_mut().spoken(self.characters(at), sound.seconds(), &place);
+        Ok(())
+    }
+
+    /// Makes the files of what is stored.
+    async fn bind(&self, left_out: &HashSet<String>) -> Result<Bound> {
+        let Reading { args, book, plan, outputs, subtitles, .. } = *self.reading;
+        let keys: Vec<Option<&str>> =
+            self.keys.iter().map(|key| (!left_out.contains(key)).then_some(&**key)).collect();
+        let (loudness, sample_rate_hz) = (args.loudness, self.engine.profile().info.sample_rate_hz);
+        let binding =
+            Binding { book, plan, keys: &keys, journal: self.journal, outputs, loudness, sample_rate_hz };
+        let passes = if loudness == Loudness::Off { 1 } else { 2 };
+        self.progress.borrow().bind(passes * keys.len() as u64);
+        binding.bind(subtitles.is_some(), || self.progress.borrow().bound()).await
+    }
 }
 
 fn warn(warnings: &BTreeSet<String>) {

@@ -33,7 +33,7 @@ pub(crate) struct Binding<'a> {
     pub(crate) book: &'a Book,
     pub(crate) plan: &'a Plan,
     /// The units' keys in the journal; `None` for those that are left out.
-    pub(crate) keys: &'a [Option<String>],
+    pub(crate) keys: &'a [Option<&'a str>],
     pub(crate) journal: &'a Journal,
     pub(crate) outputs: &'a Outputs,
     pub(crate) loudness: Loudness,
@@ -104,7 +104,7 @@ impl Binding<'_> {
     fn place(&self, chapters: &Range<usize>) -> Vec<Placed> {
         let (mut placed, mut end) = (Vec::<Placed>::new(), 0);
         for (unit, (planned, key)) in self.plan.units.iter().zip(self.keys).enumerate() {
-            let Some(key) = key.as_ref().filter(|_| chapters.contains(&planned.chapter)) else { continue };
+            let Some(key) = key.filter(|_| chapters.contains(&planned.chapter)) else { continue };
             let Some(header) = self.journal.header(key) else { continue };
             let pause_s = if placed.is_empty() { MARGIN_S - EDGE_S } else { planned.pause_s - 2.0 * EDGE_S };
             let silence = self.samples(pause_s);
@@ -129,7 +129,7 @@ impl Binding<'_> {
     ) -> Result<()> {
         for unit in placed {
             silence(unit.silence, sink)?;
-            if let Some(key) = &self.keys[unit.unit] {
+            if let Some(key) = self.keys[unit.unit] {
                 self.journal.read(key, sink)?;
             }
             on_unit();
@@ -205,7 +205,7 @@ impl Binding<'_> {
     }
 
     fn cues(&self, placed: &Placed) -> Vec<Segment> {
-        let header = self.keys[placed.unit].as_ref().and_then(|key| self.journal.header(key));
+        let header = self.keys[placed.unit].and_then(|key| self.journal.header(key));
         let (text, words) =
             (&self.plan.units[placed.unit].text, header.map(|header| header.words).unwrap_or_default());
         let (start_s, seconds) = (self.seconds(placed.start), self.seconds(placed.samples));
