@@ -42,7 +42,9 @@ impl UnitSound {
         let mut loud =
             samples.chunks(window).enumerate().filter(|(_, window)| is_loud(window)).map(|(at, _)| at);
         let (start, end) = match loud.next() {
-            Some(first) => (first * window, ((loud.next_back().unwrap_or(first) + 1) * window).min(samples.len())),
+            Some(first) => {
+                (first * window, ((loud.next_back().unwrap_or(first) + 1) * window).min(samples.len()))
+            }
             None => (0, 0),
         };
         // A model that ends in its sound gets the silence that others have.

@@ -1,7 +1,6 @@
 //! A voice of the cast: what it speaks with, and the names of its sounds.
 
 use std::path::Path;
-use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreRequest, EngineError, FinishReason, VoiceInput};
@@ -92,8 +91,7 @@ fn revision(store: &Store, model: &str) -> String {
     let files = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
     let weights =
         files.filter(|file| file.path().extension().is_some_and(|extension| extension == "safetensors"));
-    let age =
-        |file: std::fs::DirEntry| file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok();
+    let age = |file: std::fs::DirEntry| file.metadata().ok()?.modified().ok();
     format!("{:?} {:?} {:?}", status.manifest, status.source, weights.filter_map(age).max())
 }
 
