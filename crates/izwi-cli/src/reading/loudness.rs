@@ -31,15 +31,13 @@ impl std::str::FromStr for Loudness {
     }
 }
 
-/// A meter of mono audio.
+/// A meter of the loudness of mono audio.
 pub(super) struct Meter(EbuR128);
 
 impl Meter {
     pub(super) fn new(sample_rate_hz: u32) -> Result<Self> {
         // A histogram takes the same room for an hour and for a day.
-        let meter = EbuR128::new(1, sample_rate_hz, Mode::I | Mode::TRUE_PEAK | Mode::HISTOGRAM);
-        let meter = meter.context("the loudness cannot be measured")?;
-        Ok(Self(meter))
+        Ok(Self(analyser(sample_rate_hz, Mode::I | Mode::HISTOGRAM)?))
     }
 
     pub(super) fn push(&mut self, samples: &[f32]) -> Result<()> {
@@ -50,17 +48,16 @@ impl Meter {
     pub(super) fn lufs(&self) -> Option<f64> {
         self.0.loudness_global().ok().filter(|lufs| lufs.is_finite())
     }
+}
 
-    /// The true peak of what was pushed last.
-    fn peak(&self) -> f64 {
-        self.0.prev_true_peak(0).unwrap_or(0.0)
-    }
+fn analyser(sample_rate_hz: u32, mode: Mode) -> Result<EbuR128> {
+    EbuR128::new(1, sample_rate_hz, mode).context("the loudness cannot be measured")
 }
 
 /// Applies a gain, and holds peaks under the ceiling: before one comes, the gain falls within a step, and rises slowly after.
 pub(super) struct Limiter {
     gain: f32,
-    meter: Meter,
+    peaks: EbuR128,
     /// The step that is being filled.
     filling: Vec<f32>,
     /// The step before, which waits for what the next one needs, and the gain that it needs.
@@ -72,8 +69,8 @@ pub(super) struct Limiter {
 impl Limiter {
     pub(super) fn new(gain_db: f64, sample_rate_hz: u32) -> Result<Self> {
         let gain = 10f64.powf(gain_db / 20.0) as f32;
-        let meter = Meter::new(sample_rate_hz)?;
-        Ok(Self { gain, meter, filling: Vec::new(), waiting: None, current: 1.0 })
+        let peaks = analyser(sample_rate_hz, Mode::TRUE_PEAK)?;
+        Ok(Self { gain, peaks, filling: Vec::new(), waiting: None, current: 1.0 })
     }
 
     /// Passes on what is decided; the same bytes however the samples are sliced.
@@ -98,9 +95,10 @@ impl Limiter {
 
     fn step(&mut self, out: &mut Vec<f32>) -> Result<()> {
         let step = std::mem::take(&mut self.filling);
-        self.meter.push(&step)?;
+        self.peaks.add_frames_f32(&step).context("the peaks cannot be measured")?;
         let ceiling = 10f64.powf(CEILING_DBTP / 20.0);
-        let need = (ceiling / self.meter.peak().max(ceiling)) as f32;
+        let peak = self.peaks.prev_true_peak(0).context("the peaks cannot be measured")?;
+        let need = (ceiling / peak.max(ceiling)) as f32;
         if let Some((samples, own)) = self.waiting.replace((step, need)) {
             let end = need.min(own).min(self.current * RELEASE).min(1.0);
             let start = self.current.min(own);
@@ -122,9 +120,9 @@ mod tests {
     use super::*;
 
     fn measured(samples: &[f32]) -> (f64, f64) {
-        let mut meter = Meter::new(24_000).unwrap();
-        meter.push(samples).unwrap();
-        (meter.lufs().unwrap(), meter.0.true_peak(0).unwrap())
+        let mut meter = analyser(24_000, Mode::I | Mode::TRUE_PEAK).unwrap();
+        meter.add_frames_f32(samples).unwrap();
+        (meter.loudness_global().unwrap(), meter.true_peak(0).unwrap())
     }
 
     #[test]
