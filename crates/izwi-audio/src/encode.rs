@@ -3,6 +3,7 @@
 //! Owns the table of formats; a format is one file next to this one and one line in [`FORMATS`]. Knows no protocol and
 //! no client.
 
+mod comments;
 mod encoder;
 mod flac;
 mod format;

@@ -14,7 +14,7 @@ use izwi_types::excerpt;
 use crate::build_info::VERSION;
 use crate::commands::{
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, mcp, open,
-    plan, pull, rm, say, serve, service, speakers, status, transcribe, voices,
+    plan, pull, read, rm, say, serve, service, speakers, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,8 +22,9 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 17] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 18] = [
     ("say", Chosen::Sections(&[Section::Engine])),
+    ("read", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
     ("diarize", Chosen::Sections(&[Section::Engine])),
@@ -69,6 +70,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Say(say::Args),
+    Read(read::Args),
     Transcribe(transcribe::Args),
     Align(align::Args),
     Diarize(diarize::Args),
@@ -104,7 +106,7 @@ pub(crate) fn definition() -> clap::Command {
             }
             "diarize" => for_one(command).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
-            "say" => for_one(command),
+            "say" | "read" => for_one(command),
             "speakers" => command.mut_subcommands(|inner| match inner.get_name() {
                 "add" => for_one(inner).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
                 _ => inner,
@@ -157,6 +159,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     let settings = || process::load(&flags, config.as_deref());
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
+        Command::Read(args) => read::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Align(args) => align::run(&args, &settings()?),
         Command::Diarize(args) => diarize::run(&args, &settings()?),
@@ -233,6 +236,7 @@ mod tests {
         };
         for (path, common) in [
             ("say", &["--output", "--format", "--voice", "--model", "--speed"][..]),
+            ("read", &["--output", "--voice", "--model", "--cast", "--loudness"]),
             ("transcribe", &["--output", "--format", "--model", "--language"]),
             ("align", &["--text", "--output", "--format", "--model", "--language"]),
             ("diarize", &["--output", "--format", "--model"]),

@@ -5,6 +5,7 @@
 
 mod address;
 mod audio_file;
+mod book;
 mod build_info;
 mod cli;
 mod commands;
@@ -20,6 +21,7 @@ mod output;
 mod pending_file;
 mod private_file;
 mod progress;
+mod reading;
 mod rttm;
 mod running_server;
 mod served;

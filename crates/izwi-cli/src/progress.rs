@@ -244,6 +244,67 @@ impl SpeechProgress {
     }
 }
 
+/// Progress of a book, in characters of its text; shown on a terminal only.
+#[derive(Debug)]
+pub(crate) struct ReadingProgress {
+    bar: ProgressBar,
+    begun: Instant,
+    total: u64,
+    /// Spoken now and before.
+    done: u64,
+    spoken: u64,
+    audio_s: f64,
+}
+
+impl ReadingProgress {
+    /// Shows a line for a book of which `done` of `total` are spoken, if standard error is a terminal.
+    pub(crate) fn new(total: u64, done: u64) -> Self {
+        let bar = if io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+        // The template is a constant; without a style the bar still counts.
+        if let Ok(style) = ProgressStyle::with_template("[{bar:20}] {percent} % {msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_position(done);
+        Self { bar, begun: Instant::now(), total, done, spoken: 0, audio_s: 0.0 }
+    }
+
+    /// A part of the text is spoken, in a chapter that `place` names.
+    pub(crate) fn spoken(&mut self, characters: u64, audio_s: f64, place: &str) {
+        self.done += characters;
+        self.spoken += characters;
+        self.audio_s += audio_s;
+        self.bar.set_position(self.done);
+        self.bar.set_message(format!("{place}, {}", self.rate(self.begun.elapsed().as_secs_f64())));
+    }
+
+    /// Counts the steps of binding in place of the text.
+    pub(crate) fn bind(&self, steps: u64) {
+        self.bar.set_length(steps);
+        self.bar.set_position(0);
+        self.bar.set_message("binding");
+    }
+
+    /// A step of binding is done.
+    pub(crate) fn bound(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Hides the line while `print` runs.
+    pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn rate(&self, elapsed_s: f64) -> String {
+        let left_s = elapsed_s * self.total.saturating_sub(self.done) as f64 / self.spoken.max(1) as f64;
+        format!("RTF {:.2}, about {} left", elapsed_s / self.audio_s.max(1e-3), clock(left_s))
+    }
+}
+
 impl Display for SpeechState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { done, audio_s, elapsed_s } = self;
@@ -260,7 +321,7 @@ impl Display for SpeechState {
 }
 
 /// Seconds as minutes and seconds, with hours where there are some.
-fn clock(seconds: f64) -> String {
+pub(crate) fn clock(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (hours, minutes) = (seconds / 3_600, seconds / 60 % 60);
     if hours > 0 {
@@ -296,6 +357,13 @@ mod tests {
         let shown = progress.state(4_000.0, 400.0).to_string();
         assert_eq!(shown, "1:06:40 of about 2:13:20 spoken, RTF 0.10, about 6:40 left");
         assert!(SpeechProgress::new("早上好。", 2.0).expected_s < 0.5);
+    }
+
+    #[test]
+    fn the_remaining_time_of_a_book_follows_what_this_run_spoke() {
+        let mut progress = ReadingProgress::new(100_000, 50_000);
+        progress.spoken(5_000, 300.0, "chapter 3 of 9");
+        assert_eq!(progress.rate(60.0), "RTF 0.20, about 9:00 left");
     }
 
     #[test]

@@ -216,6 +216,20 @@ impl SpeechFlags {
         voices: &VoiceStore,
         text: String,
     ) -> Result<EngineCoreRequest> {
+        self.request_as(None, engine, voices, text)
+    }
+
+    /// As [`Self::request`]; `voice`, if there is one, replaces the voice of the flags.
+    ///
+    /// # Errors
+    /// As [`Self::request`].
+    pub(crate) fn request_as(
+        &self,
+        voice: Option<&str>,
+        engine: &Engine,
+        voices: &VoiceStore,
+        text: String,
+    ) -> Result<EngineCoreRequest> {
         let profile = engine.profile();
         let OptionFlags(options) = &self.options;
         if options.instructions.is_some() && !profile.info.takes_instructions {
@@ -223,6 +237,9 @@ impl SpeechFlags {
             return Err(failure::usage(message, "leave --instructions out, or choose another --model"));
         }
         let request = EngineCoreRequest::tts(text).with_options(options.clone());
+        if let Some(name) = voice {
+            return with_voice(request, name, engine, voices);
+        }
         match (&self.ref_audio, &self.voice) {
             (Some(path), _) => {
                 let recording = ReferenceAudio {

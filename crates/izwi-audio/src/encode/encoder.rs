@@ -68,6 +68,10 @@ pub enum EncodeError {
 
 /// The state of one encoded stream of mono audio.
 pub trait Encoder: Debug + Send {
+    /// Sets what the header tells of the audio, as Vorbis comments (`TITLE`, `ARTIST`, `CHAPTER001`, …), before anything is
+    /// pushed. A format whose header has no comments ignores them.
+    fn set_comments(&mut self, _comments: &[(String, String)]) {}
+
     /// Encodes samples in −1.0..=1.0 (clipped) and returns the bytes that are complete; none while a frame is being filled.
     /// The first bytes are the header. However a signal is sliced, its bytes are the same.
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError>;

@@ -9,6 +9,7 @@ use flacenc::error::{Verified, Verify as _};
 use flacenc::source::{Fill as _, FrameBuf};
 
 use super::SAMPLE_RATES_HZ;
+use super::comments::vorbis_comments;
 use super::encoder::{EncodeError, Encoder, EncoderConfig};
 use super::format::Format;
 use crate::pcm;
@@ -32,6 +33,13 @@ const BLOCK_SAMPLES: usize = 1024;
 const BITS_PER_SAMPLE: usize = 16;
 /// The largest length that the header holds, in samples.
 const MAX_SAMPLES: u64 = (1 << 36) - 1;
+
+/// Where the type of the first block stands in the header, behind the signature (RFC 9639 §8.1).
+const FIRST_BLOCK_AT: usize = 4;
+const LAST_BLOCK: u8 = 0x80;
+const COMMENT_BLOCK: u8 = 4;
+/// A block tells its length in 24 bits.
+const MAX_BLOCK_BYTES: usize = 1 << 24;
 
 #[derive(Debug)]
 struct Flac {
@@ -78,6 +86,16 @@ impl Flac {
 }
 
 impl Encoder for Flac {
+    fn set_comments(&mut self, comments: &[(String, String)]) {
+        let block = vorbis_comments(comments);
+        let Some(header) = self.header.as_mut().filter(|_| block.len() < MAX_BLOCK_BYTES) else { return };
+        // The stream information is no longer the last block; the comments are.
+        header[FIRST_BLOCK_AT] &= !LAST_BLOCK;
+        header.push(LAST_BLOCK | COMMENT_BLOCK);
+        header.extend(&(block.len() as u32).to_be_bytes()[1..]);
+        header.extend(block);
+    }
+
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
         let mut bytes = self.header.take().unwrap_or_default();
         self.pending.extend(samples.iter().map(|&sample| i32::from(pcm::to_i16(sample))));

@@ -6,6 +6,7 @@
 use ogg::{PacketWriteEndInfo, PacketWriter};
 use opus_rs::{Application, OpusEncoder};
 
+use super::comments::vorbis_comments;
 use super::encoder::{EncodeError, Encoder, EncoderConfig};
 use super::format::Format;
 use crate::pcm;
@@ -41,6 +42,8 @@ const SERIAL: u32 = 0x697a_7769;
 struct OggOpus {
     encoder: OpusEncoder,
     writer: PacketWriter<'static, Vec<u8>>,
+    /// The second packet; `None` once the headers were written.
+    comments: Option<Vec<u8>>,
     /// Samples of the packet that is being filled.
     pending: Vec<f32>,
     samples_in: u64,
@@ -61,10 +64,16 @@ impl OggOpus {
         let rate = config.sample_rate_hz.cast_signed();
         let mut encoder = OpusEncoder::new(rate, 1, Application::RestrictedLowDelay).map_err(failed)?;
         encoder.bitrate_bps = config.bit_rate.unwrap_or(DEFAULT_BIT_RATE).cast_signed();
-        let mut writer = PacketWriter::new(Vec::new());
-        writer.write_packet(identification(), SERIAL, PacketWriteEndInfo::EndPage, 0)?;
-        writer.write_packet(comments(), SERIAL, PacketWriteEndInfo::EndPage, 0)?;
-        Ok(Self { encoder, writer, pending: Vec::new(), samples_in: 0, packets: 0 })
+        let (writer, comments) = (PacketWriter::new(Vec::new()), Some(comments(&[])));
+        Ok(Self { encoder, writer, comments, pending: Vec::new(), samples_in: 0, packets: 0 })
+    }
+
+    fn write_headers(&mut self) -> Result<(), EncodeError> {
+        if let Some(comments) = self.comments.take() {
+            self.writer.write_packet(identification(), SERIAL, PacketWriteEndInfo::EndPage, 0)?;
+            self.writer.write_packet(comments, SERIAL, PacketWriteEndInfo::EndPage, 0)?;
+        }
+        Ok(())
     }
 
     /// Encodes one packet; `end` is its place in the stream.
@@ -95,7 +104,12 @@ impl OggOpus {
 }
 
 impl Encoder for OggOpus {
+    fn set_comments(&mut self, comments: &[(String, String)]) {
+        self.comments = self.comments.take().map(|_| self::comments(comments));
+    }
+
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
+        self.write_headers()?;
         self.samples_in += samples.len() as u64;
         self.pending.extend(samples.iter().map(|&sample| pcm::bounded(sample)));
         self.write_full_packets()?;
@@ -103,6 +117,7 @@ impl Encoder for OggOpus {
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, EncodeError> {
+        self.write_headers()?;
         // What the codec holds back leaves it with the last packet, so there is at least one.
         let end = self.samples_in + u64::from(PRE_SKIP);
         let last = end.div_ceil(PACKET_SAMPLES as u64).saturating_sub(1);
@@ -128,13 +143,10 @@ fn identification() -> Vec<u8> {
     header
 }
 
-/// RFC 7845 §5.2, without comments.
-fn comments() -> Vec<u8> {
-    let vendor = b"izwi";
+/// RFC 7845 §5.2.
+fn comments(comments: &[(String, String)]) -> Vec<u8> {
     let mut header = b"OpusTags".to_vec();
-    header.extend((vendor.len() as u32).to_le_bytes());
-    header.extend(vendor);
-    header.extend(0u32.to_le_bytes());
+    header.extend(vorbis_comments(comments));
     header
 }
 

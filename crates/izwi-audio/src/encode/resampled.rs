@@ -23,6 +23,10 @@ impl Resampled {
 }
 
 impl Encoder for Resampled {
+    fn set_comments(&mut self, comments: &[(String, String)]) {
+        self.encoder.set_comments(comments);
+    }
+
     fn push(&mut self, samples: &[f32]) -> Result<Vec<u8>, EncodeError> {
         // One sample that is not finite would spoil a block of the transform.
         let samples: Vec<f32> = samples.iter().map(|&sample| pcm::bounded(sample)).collect();

@@ -16,6 +16,7 @@ pub(crate) mod mcp;
 pub(crate) mod open;
 pub(crate) mod plan;
 pub(crate) mod pull;
+pub(crate) mod read;
 pub(crate) mod rm;
 pub(crate) mod say;
 pub(crate) mod serve;

@@ -18,6 +18,7 @@ mod hub;
 #[cfg(unix)]
 mod mcp;
 mod plan;
+mod reading;
 mod remote;
 #[cfg(target_os = "linux")]
 mod replicas;

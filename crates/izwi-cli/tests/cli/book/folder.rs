@@ -18,7 +18,8 @@ const TINY: [(&str, &str); 6] = [
 ];
 
 /// Files of the repository that commands read, by the names that pages give them.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
+    ("docs/samples/lighthouse.md", "lighthouse.md"),
     ("assets/speech/jfk.wav", "clip.wav"),
     ("assets/speech/jfk.wav", "question.wav"),
     ("assets/speech/jfk.wav", "calls/monday.wav"),

@@ -77,6 +77,7 @@ pages! {
     ray: "docs/ray.md" => [];
     raspberry_pi: "docs/raspberry-pi.md" => ["small computer"];
     samples: "docs/samples.md" => [];
+    reading_page: "docs/reading.md" => ["1 of 9 paragraphs spoken", "LUFS"];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
