@@ -151,7 +151,7 @@ async fn ends(
         }
         let ended = events.iter().filter_map(|event| match event {
             TurnEvent::SpeechStopped { end_ms, .. } => Some((*end_ms, model_ms)),
-            TurnEvent::SpeechStarted { .. } | TurnEvent::Lull { .. } => None,
+            TurnEvent::SpeechStarted { .. } | TurnEvent::Lull { .. } | TurnEvent::Resumed => None,
         });
         found.extend(ended);
     }

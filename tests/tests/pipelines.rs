@@ -2,6 +2,9 @@
 //! conversation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod aside;
+mod early;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,108 +232,6 @@ async fn speech_is_transcribed_while_it_is_said_though_no_client_asks_for_it() -
     Ok(())
 }
 
-/// A session whose turns end by 500 ms of silence, with a pipeline that speculates; the language model writes while there are permits.
-async fn speculating(name: &str) -> Result<(TestServer, Llm, Arc<Semaphore>, Session)> {
-    let permits = Arc::new(Semaphore::new(0));
-    let held = Arc::clone(&permits);
-    let llm = Llm::start(move |_, _| {
-        Completion::Lines(vec![Line::Text("Good day. "), Line::Wait(Arc::clone(&held)), Line::End("stop")])
-    })
-    .await?;
-    let server = serve(name, &llm, speaker(), |config| config.speculates = true).await?;
-    let input = json!({"turn_detection": {"type": "server_vad"}});
-    let session = connect(&server, name, json!({"audio": {"input": input}})).await?;
-    Ok((server, llm, permits, session))
-}
-
-async fn say(session: &mut Session, samples: &[u8]) -> Result<()> {
-    session.send(json!({"type": "input_audio_buffer.append", "audio": base64(samples)})).await
-}
-
-/// So much silence, 16-bit samples at 24 kHz.
-fn silence(ms: usize) -> Vec<u8> {
-    vec![0; ms * 48]
-}
-
-/// Says these samples and pauses, for less time than ends a turn, until the language model is asked.
-async fn say_until_asked(session: &mut Session, samples: &[u8], llm: &Llm) -> Result<()> {
-    let before = llm.seen().len();
-    say(session, samples).await?;
-    for _ in 0..10 {
-        say(session, &silence(40)).await?;
-        for _ in 0..20 {
-            tokio::time::sleep(Duration::from_millis(25)).await;
-            if llm.seen().len() > before {
-                return Ok(());
-            }
-        }
-    }
-    anyhow::bail!("the language model is not asked within a pause")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_that_speculates_is_asked_before_the_turn_ends() -> Result<()> {
-    let (_server, llm, permits, mut session) = speculating("pipeline-early").await?;
-    say_until_asked(&mut session, &speech()?, &llm).await?;
-    permits.add_permits(2);
-    say(&mut session, &silence(600)).await?;
-    let mut events = Vec::new();
-    while events.last().is_none_or(|event: &Value| event["type"] != "response.done") {
-        events.push(session.frame().await?);
-    }
-    let place = |kind: &str| events.iter().position(|event| event["type"] == kind).context(kind.to_owned());
-    let (stopped, created) = (place("input_audio_buffer.speech_stopped")?, place("response.created")?);
-    ensure!(place("input_audio_buffer.speech_started")? == 0 && stopped < created, "{events:?}");
-    ensure!(created < place("response.output_item.added")?, "{events:?}");
-    ensure!(deltas(&events, "response.output_audio_transcript.delta").trim() == "Good day.", "{events:?}");
-    ensure!(!deltas(&events, "response.output_audio.delta").is_empty(), "it is spoken");
-    ensure!(done(&events)["id"] == events[created]["response"]["id"], "{events:?}");
-    let item = events[place("conversation.item.done")?]["item"]["id"].clone();
-    session.send(json!({"type": "conversation.item.retrieve", "item_id": item})).await?;
-    let heard = session.expect("conversation.item.retrieved").await?["item"]["content"][0].clone();
-    let messages = llm.seen()[0]["messages"].clone();
-    ensure!(messages[1]["content"] == heard["transcript"], "{messages} {heard}");
-    // The next answer knows this one.
-    create(&mut session, said("And now?")).await?;
-    respond(&mut session, json!({"output_modalities": ["text"]})).await?;
-    let heard = heard["transcript"].as_str().unwrap_or_default();
-    let history = told(&llm.seen()[1]);
-    let expected = [format!("user: {heard}"), "assistant: Good day.".into(), "user: And now?".into()];
-    ensure!(history[1..] == expected, "{history:?}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_began_too_early_leaves_no_trace() -> Result<()> {
-    let (server, llm, permits, mut session) = speculating("pipeline-too-early").await?;
-    say_until_asked(&mut session, &speech()?, &llm).await?;
-    // The speaker goes on.
-    say(&mut session, &speech()?).await?;
-    eventually("the request to end", || async { Ok(llm.open() == 0) }).await?;
-    say_until_asked(&mut session, &[], &llm).await?;
-    // Somebody else's words are to be answered, too.
-    create(&mut session, said("Be brief.")).await?;
-    eventually("the request to end", || async { Ok(llm.open() == 0) }).await?;
-    permits.add_permits(1);
-    say(&mut session, &silence(600)).await?;
-    let mut events = Vec::new();
-    while events.last().is_none_or(|event: &Value| event["type"] != "response.done") {
-        events.push(session.frame().await?);
-    }
-    let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
-    ensure!(count("response.created") == 1 && count("error") == 0, "{events:?}");
-    ensure!(done(&events)["status"] == "completed", "{events:?}");
-    let seen = llm.seen();
-    ensure!(seen.len() == 3, "{seen:?}");
-    let said = |at: usize| seen[at]["messages"][1]["content"].as_str().unwrap_or_default();
-    ensure!(said(1).len() > said(0).len() && said(2).starts_with("Be brief."), "{seen:?}");
-    // A client that leaves in the pause ends it.
-    say_until_asked(&mut session, &speech()?, &llm).await?;
-    drop(session);
-    eventually("the request to end", || async { Ok(llm.open() == 0) }).await?;
-    server.assert_no_sessions().await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_transcript_that_a_client_asks_for_is_what_the_language_model_reads() -> Result<()> {
     let llm = Llm::start(|_, _| Completion::text(&["Good day."])).await?;
@@ -501,87 +402,6 @@ async fn tools_are_called_and_their_results_answered() -> Result<()> {
     ensure!(done(&events)["status"] == "completed", "{:?}", events.last());
     let shown = told(&llm.seen()[3]);
     ensure!(shown[shown.len() - 2..] == ["tool: (no result)", "user: Never mind."], "{shown:?}");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()> {
-    let permits = Arc::new(Semaphore::new(0));
-    let held = Arc::clone(&permits);
-    let llm = Llm::start(move |_, body| match told(body).last().map(String::as_str) {
-        Some("user: Hello.") => Completion::Lines(vec![
-            Line::Text("Good day. "),
-            Line::Wait(Arc::clone(&held)),
-            Line::End("stop"),
-        ]),
-        _ => Completion::text(&["Greeting"]),
-    })
-    .await?;
-    let server = serve("pipeline-aside", &llm, speaker(), |_| {}).await?;
-    let mut session = connect(&server, "pipeline-aside", json!({})).await?;
-    create(&mut session, said("Hello.")).await?;
-    let hello = session.until("conversation.item.done").await?["item"]["id"].clone();
-    session.send(json!({"type": "response.create", "response": {"output_modalities": ["text"]}})).await?;
-    session.until("response.output_text.delta").await?;
-    // Beside the answer: of what the client sends, of the whole conversation, and of nothing.
-    let aside = |input: Value| {
-        let mut response = json!({
-            "conversation": "none",
-            "output_modalities": ["text"],
-            "metadata": {"topic": "class"},
-            "instructions": "Classify.",
-        });
-        if !input.is_null() {
-            response["input"] = input;
-        }
-        response
-    };
-    let reference = json!({"type": "item_reference", "id": hello});
-    for (input, expected) in [
-        (json!([reference, said("Name it.")]), vec!["system: Classify.", "user: Hello.\\nName it."]),
-        (json!([]), vec!["system: Classify."]),
-    ] {
-        let events = respond(&mut session, aside(input)).await?;
-        ensure!(deltas(&events, "response.output_text.delta") == "Greeting", "{events:?}");
-        let of_conversation =
-            |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.starts_with("conversation."));
-        ensure!(events.iter().find(of_conversation).is_none(), "{events:?}");
-        let done = done(&events);
-        ensure!(done["conversation_id"].is_null() && done["metadata"]["topic"] == "class", "{done}");
-        ensure!(
-            done["status"] == "completed" && done["output"][0]["content"][0]["text"] == "Greeting",
-            "{done}"
-        );
-        ensure!(told(llm.seen().last().unwrap()) == expected, "{:?}", llm.seen().last());
-    }
-    let refused = [
-        (json!([{"type": "item_reference", "id": "none"}]), "response.input[0]"),
-        (
-            json!([said("Hi."), {"type": "message", "role": "king", "content": [{"type": "input_text", "text": "Hi."}]}]),
-            "response.input[1].role",
-        ),
-        (json!([5]), "response.input[0]"),
-    ];
-    for (input, param) in refused {
-        session.send(json!({"type": "response.create", "response": aside(input)})).await?;
-        let error = session.expect("error").await?["error"].clone();
-        ensure!(error["param"] == param, "{error}");
-    }
-    // One that is cancelled by its id; the answer goes on.
-    session.send(json!({"type": "response.create", "response": aside(json!([said("Hello.")]))})).await?;
-    let id = session.until("response.created").await?["response"]["id"].clone();
-    session.until("response.output_text.delta").await?;
-    session.send(json!({"type": "response.cancel", "response_id": id})).await?;
-    let ended = session.until("response.done").await?["response"].clone();
-    ensure!(ended["id"] == id && ended["status"] == "cancelled", "{ended}");
-    permits.add_permits(1);
-    let ended = session.until("response.done").await?["response"].clone();
-    ensure!(ended["status"] == "completed" && !ended["conversation_id"].is_null(), "{ended}");
-    create(&mut session, said("And now?")).await?;
-    let events = respond(&mut session, aside(Value::Null)).await?;
-    ensure!(done(&events)["conversation_id"].is_null(), "{events:?}");
-    let expected = ["system: Classify.", "user: Hello.", "assistant: Good day.", "user: And now?"];
-    ensure!(told(llm.seen().last().unwrap()) == expected, "{:?}", llm.seen().last());
     Ok(())
 }
 

@@ -13,24 +13,13 @@ use super::config::ResponsePatch;
 use super::events::{ItemFields, ServerEvent, emit, new_id};
 use super::items::{Item, Items};
 use super::refusal::Refusal;
-use super::response::{Asked, CancelReason, Ending};
-use super::session::{Active, Session};
+use super::response::{Active, Aside, Asked, CancelReason, Ending, MAX_ACTIVE_ASIDES};
+use super::session::Session;
 
-/// The most responses of a session that are generated or wait, and that are generated at once.
+/// The most responses of a session that are generated or wait.
 const MAX_ASIDES: usize = 8;
-pub(super) const MAX_ACTIVE_ASIDES: usize = 2;
 /// The most items of a context.
 const MAX_INPUT: usize = 64;
-
-/// A response out of the conversation.
-#[derive(Debug)]
-pub(super) struct Aside {
-    asked: Asked,
-    pub(super) active: Active,
-    /// What it answers, and the answer.
-    pub(super) items: Items,
-    is_begun: bool,
-}
 
 impl Session {
     /// Asks for a response out of the conversation.

@@ -8,23 +8,9 @@ use izwi_server::ws::protocol::Job;
 use super::config::Kind;
 use super::events::new_id;
 use super::items::Context;
-use super::response::{Asked, Reply, Responding};
+use super::response::{Asked, Early, Reply, Responding};
 use super::session::Session;
 use super::transcripts::Transcripts;
-
-/// A response to what was said so far.
-#[derive(Debug)]
-pub(super) struct Early {
-    /// The response that it becomes.
-    pub(super) asked: Asked,
-    number: u64,
-    item_id: String,
-    text: String,
-    /// The last item before what it answers.
-    behind: Option<String>,
-    /// Positions of the context before the user's turn.
-    prompt_start: usize,
-}
 
 impl Session {
     /// The job of a response to what is said so far, if the turn may be about to end and its model may begin early.

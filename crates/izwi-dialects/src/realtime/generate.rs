@@ -16,8 +16,8 @@ use super::config::{Modality, ResponseConfig};
 use super::events::{ServerEvent, emit, new_id};
 use super::items::{Assistant, Content, Context, Decoded, Item, Undecoded};
 use super::parts::Samples;
-use super::response::{Asked, CancelReason, Ending, Reply, Responding, usage};
-use super::session::{Active, Session};
+use super::response::{Active, Asked, CancelReason, Ending, Reply, Responding, usage};
+use super::session::Session;
 
 impl Session {
     pub(super) fn respond(

@@ -17,8 +17,8 @@ use super::events::{Event, ItemFields, ServerEvent, Truncation, emit, new_id, re
 use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, Items, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
-use super::response::{Asked, CancelReason, Ending};
-use super::session::{Active, Models, Session, is_hosted};
+use super::response::{Active, Asked, CancelReason, Ending};
+use super::session::{Models, Session, is_hosted};
 use super::transcripts::{Completed, Transcripts, untold};
 
 /// The longest turn that the VAD finds, where the model takes longer ones.

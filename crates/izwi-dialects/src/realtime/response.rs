@@ -13,8 +13,11 @@ use serde_json::{Value, json};
 
 use super::config::{Modality, ResponseConfig};
 use super::events::{Place, ServerEvent, emit, new_id};
-use super::items::{State, call_view};
+use super::items::{Items, State, call_view};
 use super::refusal::Refusal;
+
+/// The most responses out of the conversation that are generated at once.
+pub(super) const MAX_ACTIVE_ASIDES: usize = 2;
 
 /// Why a response was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,39 @@ pub(super) struct Asked {
 }
 
 /// A response that is generated.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) id: String,
+    pub(super) number: u64,
+    /// Why it was cancelled.
+    pub(super) cancelled: Option<CancelReason>,
+}
+
+/// A response to what was said so far.
+#[derive(Debug)]
+pub(super) struct Early {
+    /// The response that it becomes.
+    pub(super) asked: Asked,
+    pub(super) number: u64,
+    pub(super) item_id: String,
+    pub(super) text: String,
+    /// The last item before what it answers.
+    pub(super) behind: Option<String>,
+    /// Positions of the context before the user's turn.
+    pub(super) prompt_start: usize,
+}
+
+/// A response out of the conversation.
+#[derive(Debug)]
+pub(super) struct Aside {
+    pub(super) asked: Asked,
+    pub(super) active: Active,
+    /// What it answers, and the answer.
+    pub(super) items: Items,
+    pub(super) is_begun: bool,
+}
+
+/// What is known of a response while it is generated.
 pub(crate) struct Responding {
     pub(super) asked: Asked,
     /// Tells it from what else the session generates.

@@ -13,28 +13,17 @@ use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, P
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
-use super::aside::{Aside, MAX_ACTIVE_ASIDES};
 use super::config::{Kind, SessionConfig};
-use super::early::Early;
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
 use super::refusal::Refusal;
-use super::response::{Asked, CancelReason, Reply, Transcribing};
+use super::response::{Active, Aside, Asked, Early, MAX_ACTIVE_ASIDES, Reply, Transcribing};
 use super::transcripts::Transcripts;
 use super::{Opening, beta};
 
 /// The number of what is no response.
 const OTHERS: u64 = 0;
-
-/// The response that is generated.
-#[derive(Debug)]
-pub(super) struct Active {
-    pub(super) id: String,
-    pub(super) number: u64,
-    /// Why it was cancelled.
-    pub(super) cancelled: Option<CancelReason>,
-}
 
 /// A session.
 pub(crate) struct Session {

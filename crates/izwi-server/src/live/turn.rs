@@ -161,7 +161,7 @@ impl LiveTurn {
     /// Whether all is transcribed that was said up to `speech_end_ms`, and not doubtful.
     fn is_certain_until(&self, speech_end_ms: u64) -> bool {
         let tail = self.agreement.tail();
-        !(self.text.is_empty() && tail.is_empty())
+        (!self.text.is_empty() || !tail.is_empty())
             && !tail.iter().any(LiveWord::is_doubtful)
             && self.transcribed_ms >= speech_end_ms.saturating_add(LULL_MS)
     }

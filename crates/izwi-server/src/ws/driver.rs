@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::extract::ws::close_code;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use izwi_core::engine::{EngineError, FinishReason, RequestId, RequestStats, StreamingOutput};
+use izwi_core::engine::{EngineError, FinishReason, RequestId, StreamingOutput};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
@@ -212,15 +212,13 @@ impl<P: Protocol> Driver<P> {
             }
         };
         let turn = self.turn.min(self.generations.len());
-        let is_held = |generation: &Generation<P>| self.protocol.is_held(&generation.reply);
-        let mut is_held: Vec<bool> = self.generations.iter().map(is_held).collect();
-        is_held.rotate_left(turn);
+        let mut held: Vec<bool> =
+            self.generations.iter().map(|one| self.protocol.is_held(&one.reply)).collect();
+        held.rotate_left(turn);
         let (last, first) = self.generations.split_at_mut(turn);
         let (last, first) = (last.iter_mut().zip(0..), first.iter_mut().zip(turn..));
-        let next = first
-            .chain(last)
-            .zip(is_held)
-            .map(async |((generation, at), is_held)| (at, generation.next(is_held).await));
+        let all = first.chain(last).zip(held);
+        let next = all.map(async |((one, at), is_held)| (at, one.next(is_held).await));
         let mut progress: FuturesUnordered<_> = next.collect();
         tokio::select! {
             model = self.model.loaded(), if is_loading => Event::Model(model),
@@ -578,7 +576,7 @@ impl<P: Protocol> Driver<P> {
             if let Some(failure) = failure {
                 self.failure(at, &failure);
             }
-            let reason = finish_reason(&stats, is_interrupted);
+            let reason = Finish::reason(&stats, is_interrupted);
             if let Some(generation) = self.generations.get(at) {
                 record::generated(&generation.engine, &stats, reason);
             }
@@ -597,13 +595,5 @@ impl<P: Protocol> Driver<P> {
         let limit = self.state.config().first_audio_timeout;
         self.generations.iter_mut().for_each(|other| other.resume(limit));
         self.touch();
-    }
-}
-
-/// An interrupt may reach the engine after it has finished.
-fn finish_reason(stats: &RequestStats, is_interrupted: bool) -> FinishReason {
-    match stats.finish_reason {
-        FinishReason::Stop | FinishReason::Length if is_interrupted => FinishReason::Interrupted,
-        reason => reason,
     }
 }

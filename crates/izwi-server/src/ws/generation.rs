@@ -37,7 +37,7 @@ enum Stage<P: Protocol> {
     /// The engine had no room.
     Waiting,
     /// It has started, and the protocol holds it until then at most.
-    Held(Started, Instant),
+    Held(Box<Started>, Instant),
     Streaming(Stream),
 }
 
@@ -72,7 +72,7 @@ impl<P: Protocol> Generation<P> {
                 Progress::Expired
             }
             Stage::Held(..) => match std::mem::replace(&mut self.stage, Stage::Waiting) {
-                Stage::Held(started, _) => Progress::Started(started),
+                Stage::Held(started, _) => Progress::Started(*started),
                 _ => Progress::Expired,
             },
             Stage::Preparing(input) => Progress::Prepared(input.await),
@@ -91,7 +91,7 @@ impl<P: Protocol> Generation<P> {
 
     /// Keeps its first chunk until the protocol holds it no more.
     pub(super) fn hold(&mut self, started: Started) {
-        self.stage = Stage::Held(started, Instant::now() + MAX_HELD);
+        self.stage = Stage::Held(Box::new(started), Instant::now() + MAX_HELD);
     }
 
     /// Waits until it is [resumed](Self::resume).

@@ -139,6 +139,14 @@ pub struct Finish {
 }
 
 impl Finish {
+    /// Why a stream ended. An interrupt may reach the engine after it has finished.
+    pub(super) fn reason(stats: &RequestStats, is_interrupted: bool) -> FinishReason {
+        match stats.finish_reason {
+            FinishReason::Stop | FinishReason::Length if is_interrupted => FinishReason::Interrupted,
+            reason => reason,
+        }
+    }
+
     /// Time to first audio.
     pub(crate) fn ttfa_ms(&self) -> Option<f64> {
         self.stats.time_to_first_audio.map(|ttfa| ttfa.as_secs_f64() * 1e3)

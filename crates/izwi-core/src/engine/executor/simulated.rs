@@ -6,6 +6,7 @@
 
 mod chat;
 mod cost;
+mod fault;
 mod open_text;
 mod preparer;
 mod search;
@@ -30,25 +31,10 @@ use crate::engine::scheduler::ScheduledRequest;
 use crate::engine::types::SequenceId;
 
 pub use cost::{CostCurve, StepWork};
+pub use fault::{Fault, Script};
 use open_text::OpenText;
 use preparer::SimulatedPreparer;
 use transcript::{segment, turn};
-
-/// A failure to inject into a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The whole step fails.
-    Step,
-    /// This sequence fails.
-    Sequence(SequenceId),
-    /// The samples of this sequence are no numbers.
-    NonFinite(SequenceId),
-    /// The executor panics.
-    Panic,
-}
-
-/// Returns the failure to inject into a step. May block, to keep a step in flight.
-pub type Script = Box<dyn FnMut(&StepPlan) -> Option<Fault> + Send>;
 
 /// Behaviour of the simulation.
 pub struct SimulatedModel {
