@@ -191,7 +191,7 @@ async function speaks(page, [model]) {
 
 // What is said otherwise than it is written stays on the page, with a model that could speak it.
 async function warns(page) {
-  await page.getByLabel("Text", { exact: true }).fill('Ready <break time="1s"/> 你好.');
+  await page.getByLabel("Text", { exact: true }).fill('<emphasis>Ready</emphasis> 你好.');
   await page.getByRole("button", { name: "Speak", exact: true }).click();
   await shows(page, "speak-status", "^Done");
   const warning = await text(page, "speak-warning");
