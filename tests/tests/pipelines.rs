@@ -2,8 +2,8 @@
 //! conversation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod aside;
-mod early;
+mod out_of_band;
+mod speculation;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,16 @@ use izwi_tests::{Completion, Incoming, Line, Llm, Session, TestServer, Turn, bas
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+/// An engine of a simulated model.
+async fn simulated(name: &str, model: SimulatedModel) -> Result<Engine> {
+    let config =
+        EngineCoreConfig { model: name.to_owned(), num_threads: 2, admission: false, ..Default::default() };
+    let executor = SimulatedExecutor::new(&config, model);
+    let engine = Engine::with_executor(config, Box::new(executor))?;
+    engine.ready().await?;
+    Ok(engine)
+}
+
 /// A server whose chat model is a pipeline of this name, with the settings of `change`.
 async fn serve(
     name: &str,
@@ -26,28 +36,27 @@ async fn serve(
     speaker: SimulatedModel,
     change: impl FnOnce(&mut PipelineConfig),
 ) -> Result<TestServer> {
-    let simulated = async |name: &str, model: SimulatedModel| -> Result<Engine> {
-        let config = EngineCoreConfig {
-            model: name.to_owned(),
-            num_threads: 2,
-            admission: false,
-            ..Default::default()
-        };
-        let executor = SimulatedExecutor::new(&config, model);
-        let engine = Engine::with_executor(config, Box::new(executor))?;
-        engine.ready().await?;
-        Ok(engine)
-    };
-    let (tts, asr) = (format!("{name}-tts"), format!("{name}-asr"));
+    let tts = simulated(&format!("{name}-tts"), speaker).await?;
+    serve_with(name, llm, tts, change).await
+}
+
+/// As [`serve`], with the engine of the model that speaks.
+pub(super) async fn serve_with(
+    name: &str,
+    llm: &Llm,
+    tts: Engine,
+    change: impl FnOnce(&mut PipelineConfig),
+) -> Result<TestServer> {
+    let (tts_name, asr) = (tts.profile().model.clone(), format!("{name}-asr"));
     let listener = SimulatedModel {
         transcribes: true,
         sample_rate: 16_000,
         says: &["Hello", "there"],
         ..Default::default()
     };
-    let config = RegistryConfig { default_asr: Some(asr.clone()), ..RegistryConfig::new(&tts) };
+    let config = RegistryConfig { default_asr: Some(asr.clone()), ..RegistryConfig::new(&tts_name) };
     let registry = Registry::new(config);
-    registry.set(&tts, Slot::Ready(simulated(&tts, speaker).await?));
+    registry.set(&tts_name, Slot::Ready(tts));
     registry.set(&asr, Slot::Ready(simulated(&asr, listener).await?));
     let mut config = PipelineConfig::new(name, vec![llm.url()], "scripted");
     config.llm.retries = 0;
@@ -70,7 +79,7 @@ fn reader() -> SimulatedModel {
     SimulatedModel { appends_text: true, ..Default::default() }
 }
 
-async fn connect(server: &TestServer, name: &str, session: Value) -> Result<Session> {
+pub(super) async fn connect(server: &TestServer, name: &str, session: Value) -> Result<Session> {
     let mut socket = Session::open(&format!("ws://{}/v1/realtime?model={name}", server.address)).await?;
     socket.expect("session.created").await?;
     let mut settings = json!({"type": "realtime", "audio": {"input": {"turn_detection": null}}});
@@ -80,16 +89,16 @@ async fn connect(server: &TestServer, name: &str, session: Value) -> Result<Sess
     Ok(socket)
 }
 
-async fn create(session: &mut Session, item: Value) -> Result<()> {
+pub(super) async fn create(session: &mut Session, item: Value) -> Result<()> {
     session.send(json!({"type": "conversation.item.create", "item": item})).await
 }
 
-fn said(text: &str) -> Value {
+pub(super) fn said(text: &str) -> Value {
     json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
 }
 
 /// The events of a response, which is asked for.
-async fn respond(session: &mut Session, response: Value) -> Result<Vec<Value>> {
+pub(super) async fn respond(session: &mut Session, response: Value) -> Result<Vec<Value>> {
     session.send(json!({"type": "response.create", "response": response})).await?;
     let mut events = Vec::new();
     loop {
@@ -104,12 +113,12 @@ async fn respond(session: &mut Session, response: Value) -> Result<Vec<Value>> {
 }
 
 /// The joined deltas of a type.
-fn deltas(events: &[Value], kind: &str) -> String {
+pub(super) fn deltas(events: &[Value], kind: &str) -> String {
     let of_kind = events.iter().filter(|event| event["type"] == kind);
     of_kind.filter_map(|event| event["delta"].as_str()).collect()
 }
 
-fn done(events: &[Value]) -> &Value {
+pub(super) fn done(events: &[Value]) -> &Value {
     &events.last().unwrap()["response"]
 }
 

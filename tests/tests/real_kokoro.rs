@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, Precision, SpeechOptions};
 use izwi_tests::wer::compare;
+use izwi_tests::{Completion, Llm};
+use serde_json::json;
+
+use super::pipelines::{connect, create, deltas, done, respond, said, serve_with};
 
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, and then it sleeps under a large tree.";
 
@@ -40,5 +44,35 @@ async fn voices_are_understood_at_both_precisions() -> Result<()> {
             ensure!(errors <= 1, "{voice} at {dtype:?}: {errors} errors in {heard}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_voice_and_the_speed_of_a_pipeline_are_chosen() -> Result<()> {
+    let llm = Llm::start(|_, _| Completion::text(&[TEXT])).await?;
+    let kokoro = engine("kokoro-82m", Precision::Auto);
+    kokoro.ready().await?;
+    let server = serve_with("pipeline-voice", &llm, kokoro, |_| {}).await?;
+    let mut session = connect(&server, "pipeline-voice", json!({})).await?;
+    for (output, param) in [
+        (json!({"voice": "nobody"}), "session.audio.output.voice"),
+        (json!({"speed": 2.0}), "session.audio.output.speed"),
+    ] {
+        let update = json!({"type": "realtime", "audio": {"output": output}});
+        session.send(json!({"type": "session.update", "session": update})).await?;
+        ensure!(session.expect("error").await?["error"]["param"] == param, "{param}");
+    }
+    let mut lengths = Vec::new();
+    for (voice, speed) in [("af_heart", 1.0), ("af_heart", 1.0), ("bm_george", 1.0), ("af_heart", 1.5)] {
+        create(&mut session, said("Hello.")).await?;
+        session.until("conversation.item.done").await?;
+        let output = json!({"voice": voice, "speed": speed});
+        let events = respond(&mut session, json!({"audio": {"output": output}})).await?;
+        ensure!(done(&events)["audio"]["output"]["voice"] == voice, "{:?}", done(&events));
+        lengths.push(deltas(&events, "response.output_audio.delta").len());
+    }
+    // What a voice says has one length, whatever its noise.
+    ensure!(lengths[0] == lengths[1] && lengths[0] != lengths[2], "{lengths:?}");
+    ensure!(lengths[3] * 5 < lengths[0] * 4, "{lengths:?}");
     Ok(())
 }

@@ -65,7 +65,7 @@ pub struct Transcriber {
     /// Code of the language of the conversation; `None` if it is detected.
     pub language: Option<String>,
     /// Whether answers may begin in a pause, before it is known that the turn has ended: some are for nothing.
-    pub begins_early: bool,
+    pub speculates: bool,
 }
 
 impl ModelInfo {

@@ -5,36 +5,24 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use izwi_audio::encode::{ALAW, EncoderConfig, S16LE, SAMPLE_RATES_HZ, ULAW};
-use izwi_core::engine::executor::ExecutorProfile;
 use izwi_core::engine::{Tool, ToolChoice};
-use izwi_server::ApiError;
-use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{check_range, non_blank};
 use izwi_server::live::LiveSettings;
-use izwi_server::turns::{PcmEncoding, PcmInput};
-use izwi_server::voices::OPENAI_VOICES;
 use izwi_types::excerpt;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
+use super::audio_format::{AudioFormat, FormatPatch};
+use super::output::{Output, OutputPatch};
 use super::refusal::Refusal;
 use super::tools;
 use super::turn_detection::{TurnDetection, TurnDetectionPatch};
 
-/// Rate of `audio/pcm` without one, in Hz.
-const DEFAULT_RATE_HZ: u32 = 24_000;
-/// Rate of `audio/pcmu` and `audio/pcma`.
-const TELEPHONE_RATE_HZ: u32 = 8_000;
 const MAX_OUTPUT_TOKENS: RangeInclusive<u64> = 1..=4_096;
 /// Metadata of a response. <https://platform.openai.com/docs/api-reference/realtime-client-events/response/create>
 const MAX_METADATA: usize = 16;
 /// The ASR model without one of its own: an alias of the default one.
 const DEFAULT_ASR: &str = "whisper-1";
-/// The tempo that the hosted API takes.
-const SPEED: RangeInclusive<f32> = 0.25..=1.5;
-/// The voice of a model of conversations that has no other, and that of a pipeline.
-const OWN_VOICE: &str = "default";
 
 /// What a session does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,39 +31,6 @@ pub(super) enum Kind {
     Realtime,
     /// What is said is transcribed.
     Transcription,
-}
-
-/// An encoding and its rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AudioFormat {
-    pub(super) encoding: PcmEncoding,
-    pub(super) rate_hz: u32,
-}
-
-impl AudioFormat {
-    const PCM: Self = Self { encoding: PcmEncoding::S16Le, rate_hz: DEFAULT_RATE_HZ };
-
-    /// The encoder of a response.
-    pub(super) fn encoder(self, sample_rate_hz: u32) -> Result<EncodedUtterance, ApiError> {
-        let format = match self.encoding {
-            PcmEncoding::S16Le => &S16LE,
-            PcmEncoding::MuLaw => &ULAW,
-            PcmEncoding::ALaw => &ALAW,
-        };
-        let output_rate_hz = Some(self.rate_hz);
-        EncodedUtterance::with(
-            format,
-            EncoderConfig { output_rate_hz, ..EncoderConfig::streamed(sample_rate_hz) },
-        )
-    }
-
-    fn view(self) -> Value {
-        match self.encoding {
-            PcmEncoding::S16Le => json!({"type": "audio/pcm", "rate": self.rate_hz}),
-            PcmEncoding::MuLaw => json!({"type": "audio/pcmu"}),
-            PcmEncoding::ALaw => json!({"type": "audio/pcma"}),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,22 +130,6 @@ struct InputPatch {
     transcription: Option<Option<TranscriptionPatch>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(expecting = "an object")]
-struct OutputPatch {
-    format: Option<FormatPatch>,
-    voice: Option<Value>,
-    speed: Option<f32>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "an object")]
-struct FormatPatch {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    rate: Option<u32>,
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct TranscriptionPatch {
@@ -214,15 +153,6 @@ pub(crate) struct ResponsePatch {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     prompt: Option<Value>,
-}
-
-/// How answers sound.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Output {
-    pub(super) format: AudioFormat,
-    /// `None` for the model's own.
-    pub(super) voice: Option<String>,
-    pub(super) speed: Option<f32>,
 }
 
 /// What a response is generated with.
@@ -448,89 +378,6 @@ impl ResponseConfig {
             "audio": {"output": self.output.view()},
             "metadata": self.metadata,
         })
-    }
-}
-
-impl FormatPatch {
-    fn checked(&self, param: &str, before: AudioFormat) -> Result<AudioFormat, Refusal> {
-        let encoding = match self.kind.as_deref() {
-            None => before.encoding,
-            Some("audio/pcm") => PcmEncoding::S16Le,
-            Some("audio/pcmu") => PcmEncoding::MuLaw,
-            Some("audio/pcma") => PcmEncoding::ALaw,
-            Some(other) => {
-                let other = excerpt(other);
-                let message = format!("{param}.type is '{other}'; use audio/pcm, audio/pcmu or audio/pcma");
-                return Err(Refusal::invalid(&format!("{param}.type"), message));
-            }
-        };
-        let rate_hz = match encoding {
-            PcmEncoding::S16Le => self.rate.unwrap_or(DEFAULT_RATE_HZ),
-            PcmEncoding::MuLaw | PcmEncoding::ALaw => TELEPHONE_RATE_HZ,
-        };
-        check_range(&format!("{param}.rate"), rate_hz, &PcmInput::RATES_HZ)?;
-        Ok(AudioFormat { encoding, rate_hz })
-    }
-}
-
-impl OutputPatch {
-    /// The settings with these in place.
-    fn checked(&self, param: &str, mut before: Output) -> Result<Output, Refusal> {
-        if let Some(speed) = self.speed {
-            before.speed = Some(check_range(&format!("{param}.speed"), speed, &SPEED)?);
-        }
-        if let Some(voice) = &self.voice {
-            // A string, or an object with an id.
-            let Some(name) = voice.as_str().or_else(|| voice["id"].as_str()) else {
-                let message = format!("{param}.voice is {}; name a voice", excerpt(voice));
-                return Err(Refusal::invalid(&format!("{param}.voice"), message));
-            };
-            let is_any = name == OWN_VOICE || OPENAI_VOICES.contains(&name);
-            before.voice = (!is_any).then(|| name.to_owned());
-        }
-        let Some(format) = &self.format else { return Ok(before) };
-        let format = format.checked(&format!("{param}.format"), before.format)?;
-        if !SAMPLE_RATES_HZ.contains(&format.rate_hz) {
-            let message =
-                format!("{param}.format.rate is {}; use one of {SAMPLE_RATES_HZ:?}", format.rate_hz);
-            return Err(Refusal::invalid(&format!("{param}.format.rate"), message));
-        }
-        Ok(Output { format, ..before })
-    }
-}
-
-impl Output {
-    fn view(&self) -> Value {
-        let voice = self.voice.as_deref().unwrap_or(OWN_VOICE);
-        json!({"format": self.format.view(), "voice": voice, "speed": self.speed.unwrap_or(1.0)})
-    }
-
-    /// Refuses what a model does not do: `param` names the settings.
-    pub(super) fn check(&self, param: &str, model: &ExecutorProfile) -> Result<(), Refusal> {
-        let has_choice = model.info.transcriber.is_some();
-        if let Some(voice) = &self.voice {
-            let voices = &model.info.voices;
-            let what = match has_choice {
-                true if izwi_types::Voice::is_named(voice, voices) => return self.check_speed(param, model),
-                true => {
-                    let known: Vec<&str> = voices.iter().map(|voice| voice.id.as_str()).collect();
-                    format!("it is '{}'; use {}", excerpt(voice), known.join(", "))
-                }
-                false => format!("it is '{}'; the model has one voice, leave it out", excerpt(voice)),
-            };
-            return Err(Refusal::unsupported(&format!("{param}.voice"), &what));
-        }
-        self.check_speed(param, model)
-    }
-
-    fn check_speed(&self, param: &str, model: &ExecutorProfile) -> Result<(), Refusal> {
-        match self.speed.filter(|speed| *speed != 1.0) {
-            Some(speed) if model.info.transcriber.is_none() || model.info.speed_range.is_none() => {
-                let what = format!("it is {speed}; the model cannot change its tempo, use 1.0");
-                Err(Refusal::unsupported(&format!("{param}.speed"), &what))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Session {
     pub(super) fn activate(&mut self, asked: &Asked, number: u64, item_id: &str) {
         let content = Content::Assistant(Assistant::new(asked.config.modality));
         self.items_of(number).push(Item { id: item_id.to_owned(), content });
-        if !asked.is_aside {
+        if !asked.is_out_of_band {
             self.active = Some(Active { id: asked.id.clone(), number, cancelled: None });
         }
     }
@@ -160,19 +160,19 @@ impl Session {
     }
 
     pub(super) fn end_response(&mut self, response: Responding, outcome: Outcome, out: &mut Outbox) {
-        if self.is_early(&response) {
-            self.early = None;
+        if self.is_speculative(&response) {
+            self.speculation = None;
         }
         let is_it = |active: &Active| active.number == response.number;
-        let aside = self.asides.iter().position(|aside| is_it(&aside.active));
-        let mut aside = aside.map(|at| self.asides.remove(at));
-        let (active, items) = match &mut aside {
-            Some(aside) => (Some(&aside.active), &mut aside.items),
+        let other = self.out_of_band.iter().position(|other| is_it(&other.active));
+        let mut other = other.map(|at| self.out_of_band.remove(at));
+        let (active, items) = match &mut other {
+            Some(other) => (Some(&other.active), &mut other.items),
             None => (self.active.as_ref().filter(|active| is_it(active)), &mut self.items),
         };
-        // Nobody knows of one that began early and is not wanted.
+        // Nobody knows of a speculative one that is not wanted.
         let Some(cancelled) = active.map(|active| active.cancelled) else { return };
-        if !response.asked.is_aside {
+        if !response.asked.is_out_of_band {
             self.active = None;
         }
         let failure = response.failure.clone();

@@ -42,7 +42,7 @@ impl Session {
             return Err(ApiError::Draining.into());
         }
         if !matches!(event, Event::Append(_)) {
-            self.dismiss_early();
+            self.cancel_speculation();
         }
         let models = models.transpose()?;
         let event = match event {
@@ -90,7 +90,7 @@ impl Session {
                              create items with conversation.item.create";
                         return Err(Refusal::invalid("response.input", message));
                     }
-                    Some("none") => return self.ask_aside(*patch, out),
+                    Some("none") => return self.ask_out_of_band(*patch, out),
                     Some(other) => {
                         let message =
                             format!("response.conversation is '{}'; use auto or none", excerpt(other));
@@ -357,7 +357,7 @@ impl Session {
                     }
                 }
                 TurnEvent::Lull { .. } => {}
-                TurnEvent::Resumed => self.dismiss_early(),
+                TurnEvent::Resumed => self.cancel_speculation(),
                 TurnEvent::SpeechStopped { start_ms, end_ms, .. } => {
                     let id = self.turn_item.take().unwrap_or_else(|| new_id("item"));
                     emit(ServerEvent::SpeechStopped { audio_end_ms: end_ms, item_id: &id }, out);
@@ -366,7 +366,7 @@ impl Session {
                         refusal.count();
                         refuse(&refusal, None, out);
                         self.discard_transcript();
-                        self.dismiss_early();
+                        self.cancel_speculation();
                     }
                 }
             }
@@ -508,15 +508,16 @@ impl Session {
             return Err(Refusal::coded("conversation_already_has_active_response", None, message));
         }
         self.check_asked(&self.items, &config)?;
-        let early = self.early.as_ref().map(|early| early.asked.id.clone());
-        let asked = Asked { id: early.unwrap_or_else(|| new_id("resp")), config, is_aside: false };
+        let speculation = self.speculation.as_ref().map(|speculation| speculation.asked.id.clone());
+        let asked =
+            Asked { id: speculation.unwrap_or_else(|| new_id("resp")), config, is_out_of_band: false };
         emit(ServerEvent::ResponseCreated { response: asked.begun(&self.conversation_id) }, out);
         self.asked = Some(asked);
         Ok(())
     }
 
     fn cancel_by_client(&mut self, id: Option<&str>, out: &mut Outbox) -> Result<(), Refusal> {
-        if id.is_some_and(|id| self.cancel_aside(id, out)) {
+        if id.is_some_and(|id| self.cancel_out_of_band(id, out)) {
             return Ok(());
         }
         let is_meant = |response: &str| id.is_none_or(|id| id == response);
@@ -533,7 +534,7 @@ impl Session {
 
     /// Cancels the response that waits, and the one that is generated.
     fn cancel(&mut self, reason: CancelReason, out: &mut Outbox) {
-        self.dismiss_early();
+        self.cancel_speculation();
         if let Some(asked) = self.asked.take() {
             let response = asked.ended(&self.conversation_id, &Ending::Cancelled(reason), Vec::new());
             emit(ServerEvent::ResponseDone { response }, out);

@@ -8,7 +8,8 @@ use izwi_server::turns::{
 use izwi_server::upload::UploadMemory;
 use izwi_server::{ApiError, AppState};
 
-use super::config::{AudioFormat, Kind, SessionConfig};
+use super::audio_format::AudioFormat;
+use super::config::{Kind, SessionConfig};
 use super::refusal::Refusal;
 use super::turn_detection::TurnDetection;
 

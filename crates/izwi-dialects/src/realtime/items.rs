@@ -12,7 +12,8 @@ use izwi_server::{ApiError, AppState};
 use izwi_types::excerpt;
 use serde_json::{Value, json};
 
-use super::config::{AudioFormat, Modality};
+use super::audio_format::AudioFormat;
+use super::config::Modality;
 use super::events::ItemFields;
 use super::input::Clip;
 use super::parts::{Part, Samples, Source, check_length, checked_id, required};

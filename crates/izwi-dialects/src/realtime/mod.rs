@@ -11,20 +11,22 @@
 //! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Prompt templates and
 //!   WebRTC are refused, and tools where the model calls none.
 
-mod aside;
+mod audio_format;
 mod beta;
 mod config;
 mod decision;
-mod early;
 mod events;
 mod generate;
 mod handle;
 mod input;
 mod items;
+mod out_of_band;
+mod output;
 mod parts;
 mod refusal;
 mod response;
 mod session;
+mod speculation;
 mod tools;
 mod transcripts;
 mod turn_detection;

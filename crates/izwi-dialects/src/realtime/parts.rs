@@ -12,7 +12,7 @@ use izwi_server::{ApiError, AppState};
 use izwi_types::excerpt;
 use serde_json::{Value, json};
 
-use super::config::AudioFormat;
+use super::audio_format::AudioFormat;
 use super::events::{PartFields, audio_bytes};
 use super::input::{Clip, decode_whole};
 use super::refusal::Refusal;

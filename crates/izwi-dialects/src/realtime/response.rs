@@ -17,7 +17,7 @@ use super::items::{Items, State, call_view};
 use super::refusal::Refusal;
 
 /// The most responses out of the conversation that are generated at once.
-pub(super) const MAX_ACTIVE_ASIDES: usize = 2;
+pub(super) const MAX_ACTIVE_OUT_OF_BAND: usize = 2;
 
 /// Why a response was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(super) struct Asked {
     pub(super) id: String,
     pub(super) config: ResponseConfig,
     /// Whether it is out of the conversation.
-    pub(super) is_aside: bool,
+    pub(super) is_out_of_band: bool,
 }
 
 /// A response that is generated.
@@ -55,7 +55,7 @@ pub(super) struct Active {
 
 /// A response to what was said so far.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct Speculation {
     /// The response that it becomes.
     pub(super) asked: Asked,
     pub(super) number: u64,
@@ -69,7 +69,7 @@ pub(super) struct Early {
 
 /// A response out of the conversation.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct OutOfBand {
     pub(super) asked: Asked,
     pub(super) active: Active,
     /// What it answers, and the answer.
@@ -179,7 +179,7 @@ impl Asked {
     fn view(&self, conversation: &str, status: &str, details: Value, output: Vec<Value>) -> Value {
         let mut view = self.config.view();
         view["id"] = self.id.as_str().into();
-        view["conversation_id"] = if self.is_aside { Value::Null } else { conversation.into() };
+        view["conversation_id"] = if self.is_out_of_band { Value::Null } else { conversation.into() };
         view["status"] = status.into();
         view["status_details"] = details;
         view["output"] = output.into();
@@ -249,7 +249,7 @@ impl Responding {
         for event in events {
             let is_of_conversation =
                 matches!(event, ServerEvent::ItemAdded { .. } | ServerEvent::ItemDone { .. });
-            if !(is_of_conversation && self.asked.is_aside) {
+            if !(is_of_conversation && self.asked.is_out_of_band) {
                 emit(event, out);
             }
         }

@@ -18,7 +18,7 @@ use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
 use super::refusal::Refusal;
-use super::response::{Active, Aside, Asked, Early, MAX_ACTIVE_ASIDES, Reply, Transcribing};
+use super::response::{Active, Asked, MAX_ACTIVE_OUT_OF_BAND, OutOfBand, Reply, Speculation, Transcribing};
 use super::transcripts::Transcripts;
 use super::{Opening, beta};
 
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     /// How many responses there were.
     pub(super) responses: u64,
     /// The response that may be wanted.
-    pub(super) early: Option<Early>,
+    pub(super) speculation: Option<Speculation>,
     /// `None` until the models are loaded.
     pub(super) input: Option<InputBuffer>,
     pub(super) items: Items,
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(super) asked: Option<Asked>,
     pub(super) active: Option<Active>,
     /// The responses out of the conversation.
-    pub(super) asides: Vec<Aside>,
+    pub(super) out_of_band: Vec<OutOfBand>,
     pub(super) is_closed: bool,
     /// Whether the client asked for the beta of the API.
     pub(super) is_beta: bool,
@@ -124,7 +124,7 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
 impl Protocol for Session {
     const KIND: &'static str = "realtime";
     /// A response and one that is cancelled, those out of the conversation, a transcript, and the end of a turn.
-    const MAX_GENERATIONS: usize = 4 + MAX_ACTIVE_ASIDES;
+    const MAX_GENERATIONS: usize = 4 + MAX_ACTIVE_OUT_OF_BAND;
     type Frame = ClientEvent;
     type Model = Models;
     type Reply = Reply;
@@ -148,7 +148,7 @@ impl Protocol for Session {
             deciding: None,
             cancelled: VecDeque::new(),
             responses: 0,
-            early: None,
+            speculation: None,
             input: None,
             items: Items::default(),
             chars: 0,
@@ -156,7 +156,7 @@ impl Protocol for Session {
             transcripts: None,
             asked: None,
             active: None,
-            asides: Vec::new(),
+            out_of_band: Vec::new(),
             is_closed: fatal.is_some(),
             is_beta,
             fatal,
@@ -244,14 +244,14 @@ impl Protocol for Session {
         if self.active.is_none()
             && !self.awaits_transcript()
             && let Some(asked) = self.asked.take()
-            && !self.adopt_early(&asked)
+            && !self.adopt_speculation(&asked)
             && let Some(chat) = &self.chat
         {
             let engine = Engine::clone(chat);
             let number = self.next_number();
             return Some(self.respond(asked, number, engine));
         }
-        if let Some(job) = self.begin_early().or_else(|| self.next_aside()) {
+        if let Some(job) = self.begin_speculation().or_else(|| self.next_out_of_band()) {
             return Some(job);
         }
         let wrap = |live| Reply::Transcription(Box::new(Transcribing { live, failure: None }));
@@ -266,7 +266,7 @@ impl Protocol for Session {
     }
 
     fn is_held(&self, reply: &Reply) -> bool {
-        matches!(reply, Reply::Response(response) if self.is_early(response))
+        matches!(reply, Reply::Response(response) if self.is_speculative(response))
     }
 
     fn next_cancelled(&mut self) -> Option<u64> {
@@ -308,13 +308,13 @@ impl Protocol for Session {
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.dismiss_early();
+        self.cancel_speculation();
         let had_text = self.transcripts.as_mut().is_some_and(Transcripts::clear);
-        self.asked.take().is_some() | self.drop_asides() | had_text
+        self.asked.take().is_some() | self.drop_out_of_band() | had_text
     }
 
     fn close_input(&mut self) {
-        self.dismiss_early();
+        self.cancel_speculation();
         self.is_closed = true;
     }
 
@@ -325,7 +325,7 @@ impl Protocol for Session {
     fn is_over(&self) -> bool {
         self.is_closed
             && self.asked.is_none()
-            && self.asides.is_empty()
+            && self.out_of_band.is_empty()
             && self.transcripts.as_ref().is_none_or(Transcripts::is_idle)
     }
 

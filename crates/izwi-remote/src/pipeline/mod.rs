@@ -160,7 +160,7 @@ impl Pipeline {
             transcriber: Some(Transcriber {
                 model: asr.profile().model.clone(),
                 language: transcripts::spoken(&config, heard),
-                begins_early: config.speculates,
+                speculates: config.speculates,
             }),
             weight_bytes: 0,
             state_bytes: 0,

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::{connect, create, deltas, done, respond, said, serve, speaker, told};
 
 /// A response out of the conversation, of `input` or of the conversation.
-fn aside(input: Value) -> Value {
+fn out_of_band(input: Value) -> Value {
     let mut response = json!({
         "conversation": "none",
         "output_modalities": ["text"],
@@ -43,7 +43,7 @@ async fn greeted(name: &str) -> Result<(TestServer, Llm, Arc<Semaphore>, Session
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()> {
-    let (_server, llm, permits, mut session) = greeted("pipeline-aside").await?;
+    let (_server, llm, permits, mut session) = greeted("pipeline-out-of-band").await?;
     create(&mut session, said("Hello.")).await?;
     let hello = session.until("conversation.item.done").await?["item"]["id"].clone();
     session.send(json!({"type": "response.create", "response": {"output_modalities": ["text"]}})).await?;
@@ -54,7 +54,7 @@ async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()>
         (json!([reference, said("Name it.")]), vec!["system: Classify.", "user: Hello.\\nName it."]),
         (json!([]), vec!["system: Classify."]),
     ] {
-        let events = respond(&mut session, aside(input)).await?;
+        let events = respond(&mut session, out_of_band(input)).await?;
         ensure!(deltas(&events, "response.output_text.delta") == "Greeting", "{events:?}");
         let of_conversation =
             |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.starts_with("conversation."));
@@ -71,7 +71,7 @@ async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()>
     let ended = session.until("response.done").await?["response"].clone();
     ensure!(ended["status"] == "completed" && !ended["conversation_id"].is_null(), "{ended}");
     create(&mut session, said("And now?")).await?;
-    let events = respond(&mut session, aside(Value::Null)).await?;
+    let events = respond(&mut session, out_of_band(Value::Null)).await?;
     ensure!(done(&events)["conversation_id"].is_null(), "{events:?}");
     let expected = ["system: Classify.", "user: Hello.", "assistant: Good day.", "user: And now?"];
     ensure!(told(llm.seen().last().unwrap()) == expected, "{:?}", llm.seen().last());
@@ -80,7 +80,7 @@ async fn a_response_out_of_the_conversation_leaves_nothing_in_it() -> Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_out_of_the_conversation_is_refused_or_cancelled_alone() -> Result<()> {
-    let (_server, llm, _permits, mut session) = greeted("pipeline-aside-ends").await?;
+    let (_server, llm, _permits, mut session) = greeted("pipeline-out-of-band-ends").await?;
     let refused = [
         (json!([{"type": "item_reference", "id": "none"}]), "response.input[0]"),
         (
@@ -90,12 +90,14 @@ async fn a_response_out_of_the_conversation_is_refused_or_cancelled_alone() -> R
         (json!([5]), "response.input[0]"),
     ];
     for (input, param) in refused {
-        session.send(json!({"type": "response.create", "response": aside(input)})).await?;
+        session.send(json!({"type": "response.create", "response": out_of_band(input)})).await?;
         let error = session.expect("error").await?["error"].clone();
         ensure!(error["param"] == param, "{error}");
     }
     // One that is cancelled by its id; the answer goes on.
-    session.send(json!({"type": "response.create", "response": aside(json!([said("Hello.")]))})).await?;
+    session
+        .send(json!({"type": "response.create", "response": out_of_band(json!([said("Hello.")]))}))
+        .await?;
     let id = session.until("response.created").await?["response"]["id"].clone();
     session.until("response.output_text.delta").await?;
     session.send(json!({"type": "response.cancel", "response_id": id})).await?;

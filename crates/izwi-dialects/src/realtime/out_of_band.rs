@@ -1,4 +1,4 @@
-//! Responses out of the conversation: with a context of their own, and nothing of them stays.
+//! Out-of-band responses, which are no part of the conversation: with a context of their own, and nothing of them stays.
 //! <https://platform.openai.com/docs/guides/realtime-conversations#create-responses-outside-the-default-conversation>
 
 use izwi_core::engine::Engine;
@@ -13,31 +13,35 @@ use super::config::ResponsePatch;
 use super::events::{ItemFields, ServerEvent, emit, new_id};
 use super::items::{Item, Items};
 use super::refusal::Refusal;
-use super::response::{Active, Aside, Asked, CancelReason, Ending, MAX_ACTIVE_ASIDES};
+use super::response::{Active, Asked, CancelReason, Ending, MAX_ACTIVE_OUT_OF_BAND, OutOfBand};
 use super::session::Session;
 
 /// The most responses of a session that are generated or wait.
-const MAX_ASIDES: usize = 8;
+const MAX_OUT_OF_BAND: usize = 8;
 /// The most items of a context.
 const MAX_INPUT: usize = 64;
 
 impl Session {
     /// Asks for a response out of the conversation.
-    pub(super) fn ask_aside(&mut self, mut patch: ResponsePatch, out: &mut Outbox) -> Result<(), Refusal> {
+    pub(super) fn ask_out_of_band(
+        &mut self,
+        mut patch: ResponsePatch,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
         let items = match patch.input.take() {
             None => self.items.clone(),
             Some(input) => self.items_of_input(input)?,
         };
         let config = self.config.response().patched(patch)?;
         self.check_asked(&items, &config)?;
-        if self.asides.len() >= MAX_ASIDES {
-            let message = format!("{MAX_ASIDES} responses out of the conversation wait; let some end");
+        if self.out_of_band.len() >= MAX_OUT_OF_BAND {
+            let message = format!("{MAX_OUT_OF_BAND} responses out of the conversation wait; let some end");
             return Err(ApiError::overloaded(message).into());
         }
-        let asked = Asked { id: new_id("resp"), config, is_aside: true };
+        let asked = Asked { id: new_id("resp"), config, is_out_of_band: true };
         emit(ServerEvent::ResponseCreated { response: asked.begun(&self.conversation_id) }, out);
         let active = Active { id: asked.id.clone(), number: self.next_number(), cancelled: None };
-        self.asides.push(Aside { asked, active, items, is_begun: false });
+        self.out_of_band.push(OutOfBand { asked, active, items, is_begun: false });
         Ok(())
     }
 
@@ -72,47 +76,48 @@ impl Session {
     }
 
     /// The job of the next response out of the conversation.
-    pub(super) fn next_aside(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        if self.asides.iter().filter(|aside| aside.is_begun).count() >= MAX_ACTIVE_ASIDES {
+    pub(super) fn next_out_of_band(&mut self) -> Option<Result<Job<Self>, ApiError>> {
+        if self.out_of_band.iter().filter(|other| other.is_begun).count() >= MAX_ACTIVE_OUT_OF_BAND {
             return None;
         }
         let engine = Engine::clone(self.chat.as_ref()?);
-        let aside = self.asides.iter_mut().find(|aside| !aside.is_begun)?;
-        aside.is_begun = true;
-        let (asked, number) = (aside.asked.clone(), aside.active.number);
+        let other = self.out_of_band.iter_mut().find(|other| !other.is_begun)?;
+        other.is_begun = true;
+        let (asked, number) = (other.asked.clone(), other.active.number);
         let job = self.respond(asked, number, engine);
         if job.is_err() {
-            self.asides.retain(|aside| aside.active.number != number);
+            self.out_of_band.retain(|other| other.active.number != number);
         }
         Some(job)
     }
 
     /// The items of the conversation that a response belongs to.
     pub(super) fn items_of(&mut self, number: u64) -> &mut Items {
-        match self.asides.iter_mut().find(|aside| aside.active.number == number) {
-            Some(aside) => &mut aside.items,
+        match self.out_of_band.iter_mut().find(|other| other.active.number == number) {
+            Some(other) => &mut other.items,
             None => &mut self.items,
         }
     }
 
     /// Cancels a response out of the conversation, if there is one with this id.
-    pub(super) fn cancel_aside(&mut self, id: &str, out: &mut Outbox) -> bool {
-        let Some(at) = self.asides.iter().position(|aside| aside.active.id == id) else { return false };
-        let aside = &mut self.asides[at];
-        if !aside.is_begun {
+    pub(super) fn cancel_out_of_band(&mut self, id: &str, out: &mut Outbox) -> bool {
+        let Some(at) = self.out_of_band.iter().position(|other| other.active.id == id) else { return false };
+        let other = &mut self.out_of_band[at];
+        if !other.is_begun {
             let ending = Ending::Cancelled(CancelReason::Client);
-            let response = self.asides.remove(at).asked.ended(&self.conversation_id, &ending, Vec::new());
+            let response =
+                self.out_of_band.remove(at).asked.ended(&self.conversation_id, &ending, Vec::new());
             emit(ServerEvent::ResponseDone { response }, out);
-        } else if aside.active.cancelled.replace(CancelReason::Client).is_none() {
-            self.cancelled.push_back(aside.active.number);
+        } else if other.active.cancelled.replace(CancelReason::Client).is_none() {
+            self.cancelled.push_back(other.active.number);
         }
         true
     }
 
     /// Drops those that have not begun. False if there were none.
-    pub(super) fn drop_asides(&mut self) -> bool {
-        let before = self.asides.len();
-        self.asides.retain(|aside| aside.is_begun);
-        self.asides.len() < before
+    pub(super) fn drop_out_of_band(&mut self) -> bool {
+        let before = self.out_of_band.len();
+        self.out_of_band.retain(|other| other.is_begun);
+        self.out_of_band.len() < before
     }
 }
