@@ -155,8 +155,9 @@ impl SequenceTable {
         long.then(|| Tensor::new(&self.words[..], x.device())).transpose()
     }
 
-    fn state(&self) -> Arg<'_> {
-        self.state.as_ref().map_or(Arg::Unused, Arg::Out)
+    /// The states, or `written` where there are none.
+    fn state<'a>(&'a self, written: Arg<'a>) -> Arg<'a> {
+        self.state.as_ref().map_or(written, Arg::Out)
     }
 }
 
@@ -232,12 +233,14 @@ pub fn conv(
     let new = |wanted: bool| wanted.then(|| pass.empty((rows, outputs), DType::F32)).transpose();
     let results = [new(writes & 1 != 0)?, new(writes & 2 != 0)?];
     let [plain, activated] = &results;
+    // One of them is wanted.
+    let written = plain.as_ref().or(activated.as_ref()).map_or(Arg::Unused, Arg::Out);
     let arguments = [
         Arg::In(weights.weights.data()),
         Arg::In(&x),
-        plain.as_ref().map_or(Arg::Unused, Arg::Out),
-        activated.as_ref().map_or(Arg::Unused, Arg::Out),
-        table.state(),
+        plain.as_ref().map_or(written, Arg::Out),
+        activated.as_ref().map_or(written, Arg::Out),
+        table.state(written),
         Arg::optional(weights.bias.as_ref()),
         Arg::optional(epilogue.residual),
         frequency,
@@ -335,7 +338,7 @@ impl Depthwise<'_> {
             Arg::In(self.weight),
             Arg::In(&x),
             Arg::Out(&y),
-            table.state(),
+            table.state(Arg::Out(&y)),
             Arg::optional(self.bias),
             words.as_ref().map_or(Arg::Params(&table.words), Arg::In),
             Arg::Params(&params),

@@ -19,9 +19,17 @@ impl<'a> Encoder<'a> {
         Ok(Self(device.command_encoder()?))
     }
 
-    /// The kernel that the next arguments are for.
-    pub(crate) fn choose(&self, device: &MetalDevice, kernel: Kernel) -> Result<()> {
-        self.0.as_ref().set_compute_pipeline_state(&pipeline(device, kernel)?);
+    /// The kernel that the next arguments are for, in threadgroups of so many threads.
+    pub(crate) fn choose(&self, device: &MetalDevice, kernel: Kernel, threads: usize) -> Result<()> {
+        let pipeline = pipeline(device, kernel)?;
+        let most = pipeline.max_total_threads_per_threadgroup();
+        if threads > most {
+            let Kernel(source, name) = kernel;
+            bail!(
+                "metal: kernel {name} of {source:?} needs {threads} threads, and this GPU runs it with {most}"
+            )
+        }
+        self.0.as_ref().set_compute_pipeline_state(&pipeline);
         Ok(())
     }
 
@@ -79,6 +87,15 @@ fn over(buffer: Arc<Buffer>, device: &MetalDevice, shape: Shape, dtype: DType) -
     Tensor::from_storage(Storage::Metal(storage), shape, BackpropOp::none(), false)
 }
 
+/// Waits for the work so far, and frees the buffers that the allocator keeps for later. Unlike candle's `synchronize`, it
+/// leaves the fences of work that other threads encode meanwhile.
+///
+/// # Errors
+/// The work failed.
+pub fn finish(device: &MetalDevice) -> Result<()> {
+    device.flush_and_wait_current()
+}
+
 /// Buffers outside candle's allocator, for tensors that live long. Dropped after these tensors.
 #[derive(Debug, Default)]
 pub struct OwnBuffers(Option<(MetalDevice, Vec<Arc<Buffer>>)>);
@@ -101,7 +118,7 @@ impl Drop for OwnBuffers {
     fn drop(&mut self) {
         let Some((device, buffers)) = &self.0 else { return };
         // The device's set of resident buffers holds them until they are taken out, after the last kernel.
-        if let Err(error) = device.wait_until_completed() {
+        if let Err(error) = finish(device) {
             tracing::warn!(%error, "the last step over dropped buffers failed");
         }
         device.unregister_buffers(buffers.iter().map(|buffer| &**buffer));

@@ -15,7 +15,7 @@ impl<'a> Encoder<'a> {
         missing()
     }
 
-    pub(crate) fn choose(&self, _: &MetalDevice, _: Kernel) -> Result<()> {
+    pub(crate) fn choose(&self, _: &MetalDevice, _: Kernel, _: usize) -> Result<()> {
         match self.0 {}
     }
 
@@ -53,6 +53,14 @@ pub(crate) fn upload(_: &MetalDevice, _: &[u8]) -> Result<Tensor> {
 
 fn missing<T>() -> Result<T> {
     bail!("this build has no Metal")
+}
+
+/// As of a device, which does not exist.
+///
+/// # Errors
+/// Always.
+pub fn finish(_: &MetalDevice) -> Result<()> {
+    missing()
 }
 
 /// Of no tensor.

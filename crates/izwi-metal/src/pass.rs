@@ -24,7 +24,8 @@ pub(crate) enum Arg<'a> {
     Out(&'a Tensor),
     /// Parameters, copied into the command: at most 4096 bytes.
     Params(&'a [u32]),
-    /// Nothing: the kernel does not read the argument. A few zero bytes are bound.
+    /// Nothing: the kernel does not read the argument. A few zero bytes are bound, which no kernel may be able to write: an
+    /// argument that it only could write gets a tensor that it does.
     Unused,
 }
 
@@ -78,7 +79,7 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         count_launch();
-        self.encoder.choose(self.device, kernel)?;
+        self.encoder.choose(self.device, kernel, grid.threads)?;
         for (index, arg) in args.iter().enumerate() {
             match *arg {
                 Arg::In(tensor) => self.encoder.read(index, tensor)?,

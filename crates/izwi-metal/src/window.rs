@@ -157,7 +157,7 @@ impl Call<'_> {
         let args = [
             Arg::Out(mixed),
             Arg::Out(y),
-            self.state.map_or(Arg::Unused, Arg::Out),
+            self.state.map_or(Arg::Out(y), Arg::Out),
             Arg::In(turns),
             query_norm,
             key_norm,

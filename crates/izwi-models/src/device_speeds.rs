@@ -33,6 +33,9 @@ impl DeviceSpeeds {
     }
 }
 
+/// Of measurements that compare speeds and outputs.
+const MEASUREMENT: u32 = 2;
+
 /// What a measurement depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Key {
@@ -40,6 +43,8 @@ struct Key {
     checkpoint: String,
     /// Version of this program.
     version: String,
+    /// Version of what a measurement is; a file without one is older than the comparison of outputs.
+    measurement: u32,
     precision: String,
     gpu: String,
     /// Compute threads of the CPU.
@@ -67,6 +72,7 @@ impl SpeedFile {
         let key = Key {
             checkpoint: checkpoint::fingerprint(folder)?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            measurement: MEASUREMENT,
             precision: precision.to_string(),
             gpu: gpu.to_owned(),
             threads,
@@ -148,8 +154,16 @@ mod tests {
         file.write(SPEEDS);
         let good = fs::read_to_string(&file.path).unwrap();
         let cut = good[..good.len() / 2].to_owned();
-        let damaged =
-            [cut, String::new(), "[]".to_owned(), good.replace("30.5", "-1"), good.replace("12.0", "0")];
+        let older = good.replace("\"measurement\": 2,", "");
+        assert_ne!(older, good);
+        let damaged = [
+            cut,
+            String::new(),
+            "[]".to_owned(),
+            good.replace("30.5", "-1"),
+            good.replace("12.0", "0"),
+            older,
+        ];
         for text in damaged {
             fs::write(&file.path, &text).unwrap();
             assert_eq!(file.read(), None, "{text}");

@@ -1,4 +1,5 @@
-//! Runs a model alone on its warm-up input: to touch every kernel once, and to measure its speed on a device.
+//! Runs a model alone on its warm-up input: to touch every kernel once, and to measure its speed and compare its output on
+//! two devices.
 //!
 //! Knows no engine, and of devices only where the pool of a measurement goes.
 
@@ -22,29 +23,89 @@ const MEASURED_RUNS: usize = 2;
 /// Positions in a block of the pool of a measurement.
 const BLOCK_SIZE: usize = 16;
 
+/// Samples of a window of loudness: 20 ms at 24 kHz.
+const WINDOW: usize = 480;
+/// The least correlation of the loudness of two renderings of one text.
+const LEAST_CORRELATION: f32 = 0.5;
+/// Root mean square below which a rendering is silent.
+const SILENCE: f32 = 1e-4;
+
+/// What a model did on a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Steps per second: the prompt, its encoder, and the frames, tokens or units after it. One-time costs, such as the
+    /// compilation of kernels, do not count.
+    pub steps_per_second: f64,
+    /// Mono samples that it generated.
+    samples: Vec<f32>,
+    /// Whether nothing is drawn: every device renders the same.
+    is_exact: bool,
+}
+
 /// Steps and their time, without the preparation of the input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+struct Run {
     /// Steps; one of them computed the prompt.
-    pub steps: usize,
+    steps: usize,
     /// Time of all steps.
-    pub time: Duration,
+    time: Duration,
+    samples: Vec<f32>,
+    has_units: bool,
 }
 
 /// Runs the warm-up input for some steps, in the blocks of `block_table`, which hold up to [`POSITIONS`] positions.
-///
-/// # Errors
-/// The model rejects its own input, or a step failed.
-pub fn run(
+fn run(
     model: &dyn SpeechModel,
     pool: &mut KvPool,
     block_table: &[u32],
     limits: &PrepareLimits,
 ) -> Result<Run, WarmUpError> {
     let mut steps = Steps::new(model, limits)?;
+    let has_units = matches!(steps.work, Some(Work::Units(_)));
     let begun = Instant::now();
     while steps.next(model, pool, block_table)?.is_some() {}
-    Ok(Run { steps: steps.steps, time: begun.elapsed() })
+    Ok(Run { steps: steps.steps, time: begun.elapsed(), samples: steps.samples, has_units })
+}
+
+impl Measured {
+    /// Why this output is none of the model, compared with the one on a device that can be trusted; `None` if it may be.
+    /// Devices round differently, so where tokens are drawn the outputs may be other speech: then only noise that is not
+    /// a number and unexpected silence are told.
+    pub fn fault(&self, trusted: &Self) -> Option<&'static str> {
+        if self.samples.iter().any(|sample| !sample.is_finite()) {
+            return Some("its output is not a number");
+        }
+        if rms(&trusted.samples) > SILENCE && rms(&self.samples) < SILENCE {
+            return Some("its output is silent");
+        }
+        let differs = || {
+            let [ours, theirs] = [self, trusted].map(Self::loudness);
+            correlation(&ours, &theirs).is_some_and(|correlation| correlation < LEAST_CORRELATION)
+        };
+        (self.is_exact && trusted.is_exact && differs()).then_some("its output is not that of the CPU")
+    }
+
+    /// The loudness of each window.
+    fn loudness(&self) -> Vec<f32> {
+        self.samples.chunks(WINDOW).map(rms).collect()
+    }
+}
+
+fn rms(samples: &[f32]) -> f32 {
+    let squares: f32 = samples.iter().map(|sample| sample * sample).sum();
+    (squares / samples.len().max(1) as f32).sqrt()
+}
+
+/// The correlation of the values that both have; `None` where one of them does not change.
+fn correlation(a: &[f32], b: &[f32]) -> Option<f32> {
+    let both = a.len().min(b.len());
+    let centred = |x: &[f32]| {
+        let mean = x[..both].iter().sum::<f32>() / both.max(1) as f32;
+        x[..both].iter().map(|value| value - mean).collect::<Vec<f32>>()
+    };
+    let (a, b) = (centred(a), centred(b));
+    let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let scale = (product(&a, &a) * product(&b, &b)).sqrt();
+    (scale > 0.0).then(|| product(&a, &b) / scale)
 }
 
 /// The work of one step of a run.
@@ -68,6 +129,7 @@ pub struct Steps {
     work: Option<Work>,
     start: usize,
     steps: usize,
+    samples: Vec<f32>,
 }
 
 impl std::fmt::Debug for Steps {
@@ -84,7 +146,7 @@ impl Steps {
     pub fn new(model: &dyn SpeechModel, limits: &PrepareLimits) -> Result<Self, WarmUpError> {
         let prepared = model.prepare(&model.warm_up_input(), limits)?;
         let (state, work) = (model.start(&prepared), Some(prepared.work.clone()));
-        Ok(Self { prepared, state, work, start: 0, steps: 0 })
+        Ok(Self { prepared, state, work, start: 0, steps: 0, samples: Vec::new() })
     }
 
     /// Runs the next step, in the blocks of `block_table`. Returns its work; `None` if the run is over.
@@ -112,7 +174,11 @@ impl Steps {
         let outputs = model.forward(pool, &mut [entry])?;
         // An encoder has a part for each of its layers.
         self.steps += usize::from(!matches!(work, Work::Encoder(_)));
-        match outputs.into_iter().next().transpose()? {
+        let mut output = outputs.into_iter().next().transpose()?;
+        if let Some(output) = &mut output {
+            self.samples.append(&mut output.samples);
+        }
+        match output {
             Some(StepOutput { finished: false, next_pass: Some(next), .. }) => {
                 (self.work, self.start) = (Some(next), 0);
             }
@@ -157,27 +223,30 @@ fn next_start(work: &Work, start: usize, num_tokens: usize) -> usize {
     }
 }
 
-/// Steps per second of models, each with the device that it was loaded on: the prompt, its encoder, and the frames, tokens
-/// or units after it. One-time costs, such as the compilation of kernels, do not count.
-pub fn steps_per_second(
+/// Measures models, each with the device that it was loaded on.
+pub fn measure(
     models: [(&dyn SpeechModel, &Device); 2],
     limits: &PrepareLimits,
-) -> [Result<f64, WarmUpError>; 2] {
-    models.map(|(model, device)| speed(model, device, limits))
+) -> [Result<Measured, WarmUpError>; 2] {
+    models.map(|(model, device)| measured(model, device, limits))
 }
 
-fn speed(model: &dyn SpeechModel, device: &Device, limits: &PrepareLimits) -> Result<f64, WarmUpError> {
+fn measured(
+    model: &dyn SpeechModel,
+    device: &Device,
+    limits: &PrepareLimits,
+) -> Result<Measured, WarmUpError> {
     let blocks = POSITIONS.div_ceil(BLOCK_SIZE);
     let block_table: Vec<u32> = (0..blocks as u32).collect();
     let pool = KvPool::new(model.kv_layout(), blocks, BLOCK_SIZE, device).map_err(izwi_nn::Error::from);
     let mut pool = pool?;
-    run(model, &mut pool, &block_table, limits)?;
+    let Run { samples, has_units, .. } = run(model, &mut pool, &block_table, limits)?;
     let mut fastest = 0.0;
     for _ in 0..MEASURED_RUNS {
-        let Run { steps, time } = run(model, &mut pool, &block_table, limits)?;
+        let Run { steps, time, .. } = run(model, &mut pool, &block_table, limits)?;
         fastest = f64::max(fastest, steps as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE));
     }
-    Ok(fastest)
+    Ok(Measured { steps_per_second: fastest, samples, is_exact: has_units })
 }
 
 /// Soft white noise, the same each time.
@@ -188,6 +257,7 @@ pub(crate) fn noise(num_samples: usize) -> Arc<[f32]> {
 
 #[cfg(test)]
 mod tests {
+    use std::f32::consts::TAU;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::sleep;
 
@@ -261,8 +331,8 @@ mod tests {
         for work in [frames(), units()] {
             let (fast, slow) = (Paused::new(1, work.clone()), Paused::new(8, work.clone()));
             let device = Device::Cpu;
-            let speeds = steps_per_second([(&fast, &device), (&slow, &device)], &LIMITS);
-            let [fast_speed, slow_speed] = speeds.map(Result::unwrap);
+            let measured = measure([(&fast, &device), (&slow, &device)], &LIMITS);
+            let [fast_speed, slow_speed] = measured.map(|measured| measured.unwrap().steps_per_second);
             assert!(fast_speed > 2.0 * slow_speed, "{fast_speed} and {slow_speed} steps/s");
             assert!(slow_speed <= 125.0, "{slow_speed} steps/s with 8 ms a step");
             let runs = 1 + MEASURED_RUNS;
@@ -276,8 +346,38 @@ mod tests {
         let failing = Paused { fails_at: 5, ..Paused::new(0, frames()) };
         let good = Paused::new(1, frames());
         let device = Device::Cpu;
-        let [failed, speed] = steps_per_second([(&failing, &device), (&good, &device)], &LIMITS);
+        let [failed, measured] = measure([(&failing, &device), (&good, &device)], &LIMITS);
         assert!(failed.unwrap_err().to_string().contains("the device is gone"));
-        assert!(speed.unwrap() > 0.0);
+        assert!(measured.unwrap().steps_per_second > 0.0);
+    }
+
+    /// A second of something like speech: a tone whose loudness comes and goes `per_second` times.
+    fn speech(per_second: f32) -> Measured {
+        let sample = |n: usize| {
+            let at = n as f32 / 24_000.0;
+            0.3 * (TAU * 200.0 * at).sin() * (0.5 - 0.5 * (TAU * per_second * at).cos())
+        };
+        let samples = (0..24_000).map(sample).collect();
+        Measured { steps_per_second: 1.0, samples, is_exact: true }
+    }
+
+    #[test]
+    fn silence_and_noise_are_faults_and_rounding_is_none() {
+        let trusted = speech(4.0);
+        let with = |samples: Vec<f32>| Measured { samples, ..trusted.clone() };
+        let is_fault = |measured: &Measured| measured.fault(&trusted).is_some();
+        let mut rounded = trusted.samples.clone();
+        rounded.iter_mut().zip(noise(24_000).iter()).for_each(|(sample, noise)| *sample += 0.2 * noise);
+        rounded.truncate(23_700);
+        assert_eq!(with(rounded).fault(&trusted), None);
+        assert!(is_fault(&with(vec![0.0; 24_000])) && is_fault(&with(Vec::new())));
+        assert!(is_fault(&with(vec![f32::NAN; 24_000])));
+        assert!(is_fault(&with(noise(24_000).to_vec())), "noise");
+        assert!(is_fault(&speech(7.0)), "another text");
+        let drawn = |measured: Measured| Measured { is_exact: false, ..measured };
+        assert_eq!(drawn(speech(7.0)).fault(&drawn(speech(4.0))), None, "what is drawn may differ");
+        assert!(is_fault(&drawn(with(vec![0.0; 24_000]))));
+        let silent = with(Vec::new());
+        assert_eq!(silent.fault(&silent), None, "a model that transcribes has no samples");
     }
 }

@@ -85,8 +85,10 @@ fn open_gpu() -> Option<Device> {
 /// # Errors
 /// An operation in progress failed.
 pub fn free_unused(device: &Device) -> Result<(), Error> {
-    if !device.is_cpu() {
-        device.synchronize()?;
+    match izwi_metal::metal_device(device) {
+        Some(device) => izwi_metal::finish(device)?,
+        None if device.is_cpu() => {}
+        None => device.synchronize()?,
     }
     Ok(())
 }

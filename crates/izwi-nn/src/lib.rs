@@ -15,6 +15,7 @@ pub mod layers;
 mod on_metal;
 pub mod precision;
 pub mod sampling;
+pub mod self_check;
 pub mod slices;
 pub mod yielding;
 

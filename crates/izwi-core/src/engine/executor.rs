@@ -228,10 +228,13 @@ pub(super) fn with_yields<T>(device: &str, yields: impl FnMut() + 'static, compu
 /// Opens a device and returns its name, e.g. `metal:0`.
 ///
 /// # Errors
-/// The device cannot be opened, or this build lacks its backend.
+/// The device cannot be opened or computes something else than the CPU, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
-    let opened = izwi_nn::device::open(choice);
-    opened.map(|device| izwi_nn::device::name(&device)).map_err(|error| EngineError::Load(error.to_string()))
+    let checked = izwi_nn::device::open(choice).and_then(|device| {
+        izwi_nn::self_check::check(&device)?;
+        Ok(izwi_nn::device::name(&device))
+    });
+    checked.map_err(|error| EngineError::Load(error.to_string()))
 }
 
 /// The voices that an installed model has of its own, the default first: those of its profile, read without its weights.

@@ -114,6 +114,12 @@ struct ReadF32 {
     }
 };
 
+// What is taken from all elements of a row before they are normed. A layer norm does not depend on it, and squares of
+// elements that are far from zero leave no digits for their variance.
+METAL_FUNC float shift_of(device const float *x, constant LinearParams &p) {
+    return p.norm == 2u ? x[0] : 0.0f;
+}
+
 // 8 elements of a row of `inputs`, from a multiple of 8; zeros behind the end.
 METAL_FUNC void read_inputs(device const float *x, uint at, uint inputs, thread float *values) {
     if (at + 8 <= inputs) {
@@ -127,7 +133,7 @@ METAL_FUNC void read_inputs(device const float *x, uint at, uint inputs, thread 
     }
 }
 
-// What the norm adds up beside the products: of x the squares and the sum, of the stored row its products with the
+// What the norm adds up beside the products: of the shifted x the squares and the sum, of the stored row its products with the
 // norm's weight and bias.
 struct NormSums {
     float squares;
@@ -227,7 +233,9 @@ METAL_FUNC void linear_rows(
             uint input = min(row + m, p.rows - 1);
             read_inputs(x + ulong(input) * p.x_stride, at, p.inputs, values);
             if (p.norm != 0u) {
+                float shift = shift_of(x + ulong(input) * p.x_stride, p);
                 for (uint i = 0; i < 8; i++) {
+                    values[i] = at + i < p.inputs ? values[i] - shift : 0.0f;
                     squares[m] += values[i] * values[i];
                     totals[m] += values[i];
                     values[i] *= scale[i];
@@ -350,7 +358,9 @@ METAL_FUNC void linear_tiles(
         if (p.norm != 0u) {
             float scale[8];
             read_inputs(norm_weight, at, p.inputs, scale);
+            float shift = shift_of(x + ulong(input) * p.x_stride, p);
             for (uint i = 0; i < 8; i++) {
+                values[i] = at + i < p.inputs ? values[i] - shift : 0.0f;
                 squares += values[i] * values[i];
                 total += values[i];
                 values[i] *= scale[i];

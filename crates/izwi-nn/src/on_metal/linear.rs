@@ -1,6 +1,6 @@
 //! Products, with what is fused.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use izwi_metal::{Epilogue, Fused, MetalWeights, Norm, Pass, metal_device};
 use izwi_types::Precision;
 
@@ -88,6 +88,33 @@ fn norms_activations_and_residuals_fuse() {
             let largest = expected.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
             assert!(off < 1e-5 * (10.0 + largest), "case {index}, {rows} rows: {off} of {largest}");
         }
+    }
+}
+
+#[test]
+fn a_layer_norm_of_rows_far_from_zero_keeps_its_digits() {
+    let Some(device) = device() else { return };
+    let on = metal_device(&device).unwrap();
+    let (inputs, outputs) = (300, 40);
+    let weight = random((outputs, inputs));
+    let weights = MetalWeights::new(&weight, Precision::F32, on).unwrap();
+    let [scale, shift] = [(); 2].map(|()| random((1, inputs)).squeeze(0).unwrap());
+    for rows in [1, 5, 40] {
+        let x = (random((rows, inputs)) + 300.0).unwrap();
+        // In f64: candle's own has the same weakness.
+        let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
+        let centred = wide(&x).broadcast_sub(&wide(&x).mean_keepdim(1).unwrap()).unwrap();
+        let deviation = (centred.sqr().unwrap().mean_keepdim(1).unwrap() + 1e-5).unwrap().sqrt().unwrap();
+        let normed = centred.broadcast_div(&deviation).unwrap().broadcast_mul(&wide(&scale)).unwrap();
+        let normed = normed.broadcast_add(&wide(&shift)).unwrap();
+        let expected = normed.matmul(&wide(&weight).t().unwrap()).unwrap().to_dtype(DType::F32).unwrap();
+        let [x, scale, shift] = [&x, &scale, &shift].map(|x| x.to_device(&device).unwrap());
+        let pass = Pass::open(on).unwrap();
+        let norm = Norm::Layer { weight: &scale, bias: &shift, eps: 1e-5 };
+        let y = pass.linear(&x, &weights, Fused { norm, ..Fused::default() });
+        drop(pass);
+        let off = worst(&y.unwrap(), &expected);
+        assert!(off < 0.01, "{rows} rows: {off}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::Duration;
 
-use izwi_core::engine::executor::{metal_gpu, probe_device};
+use izwi_core::engine::executor::{Gpu, metal_gpu, probe_device};
 use izwi_types::DeviceChoice;
 
 use crate::build_info;
@@ -135,14 +135,27 @@ fn macos() -> Option<Finding> {
 
 /// The Metal GPU, or why a Mac has none to use; nothing elsewhere.
 fn gpu() -> Option<Finding> {
-    if let Some(gpu) = metal_gpu() {
-        let working_set = output::format_bytes(gpu.working_set_bytes as u64);
-        let detail =
-            format!("{}, architecture {}, working set up to {working_set}", gpu.name, gpu.architecture);
-        return Some(Finding::ok("gpu", detail));
+    let gpu = metal_gpu();
+    if gpu.is_none() && !cfg!(target_os = "macos") {
+        return None;
     }
-    let fault = probe_device(DeviceChoice::Metal(0)).err().filter(|_| cfg!(target_os = "macos"))?;
-    Some(Finding::warning("gpu", fault.to_string(), "models run on the CPU until Metal can be used"))
+    let fault = probe_device(DeviceChoice::Metal(0)).err();
+    Some(match (gpu, fault) {
+        (Some(gpu), None) => {
+            let working_set = output::format_bytes(gpu.working_set_bytes as u64);
+            let Gpu { name, architecture, .. } = gpu;
+            let detail = format!(
+                "{name}, architecture {architecture}, working set up to {working_set}; computes what the CPU does"
+            );
+            Finding::ok("gpu", detail)
+        }
+        (gpu, fault) => {
+            let name = gpu.map_or_else(String::new, |gpu| format!("{}: ", gpu.name));
+            let fault = fault.map_or_else(|| "Metal cannot be used".to_owned(), |fault| fault.to_string());
+            let remedy = "models run on the CPU until Metal can be used";
+            Finding::warning("gpu", format!("{name}{fault}"), remedy)
+        }
+    })
 }
 
 /// Whether the store's folder, or its nearest existing parent, is writable and has free space.

@@ -14,6 +14,7 @@ use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::SpeechModel;
 use izwi_models::warm_up;
 use izwi_nn::device::{self, Device, Gpu};
+use izwi_nn::self_check;
 use izwi_types::{DeviceChoice, PrepareLimits, Voice};
 
 use super::messages::{chain, with_remedy};
@@ -144,9 +145,13 @@ fn faster(
         }
     };
     let both = [&on_gpu, &on_cpu].map(|loaded| (&*loaded.model, &loaded.device));
-    match warm_up::steps_per_second(both, &limits(config, &*on_cpu.model)) {
+    match warm_up::measure(both, &limits(config, &*on_cpu.model)) {
         [Ok(metal), Ok(cpu)] => {
-            let speeds = DeviceSpeeds { metal, cpu };
+            if let Some(fault) = metal.fault(&cpu) {
+                tracing::warn!(fault, "auto uses the CPU: Metal computes the model wrong");
+                return (on_gpu.replaced_by(on_cpu), None);
+            }
+            let speeds = DeviceSpeeds { metal: metal.steps_per_second, cpu: cpu.steps_per_second };
             (if speeds.prefers_cpu() { on_gpu.replaced_by(on_cpu) } else { on_gpu }, Some(speeds))
         }
         [Err(error), _] => {
@@ -206,6 +211,7 @@ impl Source {
 
 fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> Result<Loaded> {
     let device = device::open(choice).map_err(|error| EngineError::Load(chain(&error)))?;
+    self_check::check(&device).map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
     let held_before = device::allocated_bytes(&device);
     let vad = match source {
         Source::Random => VadModel::default(),
@@ -241,8 +247,8 @@ mod tests {
 
     use super::*;
 
-    /// A model of a few units; each takes a time, or fails.
-    struct Units(Option<Duration>);
+    /// A model of a few units; each takes a time, or fails, and gives samples of one value.
+    struct Units(Option<Duration>, f32);
 
     impl SpeechModel for Units {
         fn info(&self) -> &ModelInfo {
@@ -267,7 +273,7 @@ mod tests {
             _: &mut [BatchEntry<'_>],
         ) -> std::result::Result<Vec<EntryResult>, Error> {
             std::thread::sleep(self.0.ok_or(Error::Internal("no memory"))?);
-            Ok(vec![Ok(StepOutput::default())])
+            Ok(vec![Ok(StepOutput { samples: vec![self.1; 480], ..StepOutput::default() })])
         }
 
         fn warm_up_input(&self) -> Input {
@@ -276,13 +282,20 @@ mod tests {
     }
 
     fn loaded(milliseconds: Option<u64>) -> Loaded {
-        let model = Arc::new(Units(milliseconds.map(Duration::from_millis)));
+        sounding(milliseconds, 0.5)
+    }
+
+    fn sounding(milliseconds: Option<u64>, sample: f32) -> Loaded {
+        let model = Arc::new(Units(milliseconds.map(Duration::from_millis), sample));
         Loaded { model, device: Device::Cpu, languages: Vec::new(), held_before: None }
     }
 
     /// Whether the GPU's model is chosen, and the speeds.
     fn choice(gpu: Option<u64>, cpu: Result<Loaded>) -> (bool, Option<DeviceSpeeds>) {
-        let gpu = loaded(gpu);
+        choice_of(loaded(gpu), cpu)
+    }
+
+    fn choice_of(gpu: Loaded, cpu: Result<Loaded>) -> (bool, Option<DeviceSpeeds>) {
         let of_gpu = Arc::clone(&gpu.model);
         let (chosen, speeds) = faster(&EngineCoreConfig::default(), gpu, cpu);
         (Arc::ptr_eq(&of_gpu, &chosen.model), speeds)
@@ -303,6 +316,13 @@ mod tests {
         assert_eq!(choice(None, Ok(loaded(Some(1)))), (false, None));
         assert_eq!(choice(Some(1), Ok(loaded(None))), (true, None));
         assert_eq!(choice(Some(1), Err(EngineError::Load("no memory".to_owned()))), (true, None));
+    }
+
+    #[test]
+    fn a_fast_device_that_computes_nothing_is_not_chosen_and_nothing_is_remembered() {
+        for sample in [0.0, f32::NAN, f32::INFINITY] {
+            assert_eq!(choice_of(sounding(Some(1), sample), Ok(loaded(Some(20)))), (false, None), "{sample}");
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(crate) struct Argument {
     pub(crate) size: c_uint,
     /// Whether the function constants switch it on.
     pub(crate) is_used: bool,
+    /// Whether the kernel may write through it.
+    pub(crate) is_written: bool,
 }
 /// Kinds of arguments; the others are positions of the thread.
 pub(crate) const BUFFER: c_int = 0;

@@ -10,6 +10,8 @@
 //! - `EMU_EMPTY=buffer`: a buffer of no bytes is a buffer, where otherwise it is nil.
 //! - `EMU_COUNTERS=FILE`: counters are appended to a file when the process ends, see `counters`.
 //! - `EMU_ERRORS=report`: a fault is the error of its command buffer; otherwise it ends the process.
+//! - `EMU_MAX_THREADS=N`: threadgroups have N threads at most, as where a kernel takes many registers.
+//! - `EMU_SKIP=NAME`: kernels whose names begin with it do nothing, as those of a broken GPU.
 //! - `EMU_TRACE=1`: a line for every dispatch.
 #![allow(non_snake_case, non_upper_case_globals, clippy::missing_safety_doc, clippy::new_ret_no_self)]
 use block2::DynBlock;
@@ -270,7 +272,7 @@ pub trait MTLComputePipelineState {
 }
 impl MTLComputePipelineState for ProtocolObject<dyn MTLComputePipelineState> {
     fn maxTotalThreadsPerThreadgroup(&self) -> usize {
-        execute::MAX_THREADS
+        execute::most_threads()
     }
     fn threadExecutionWidth(&self) -> usize {
         32

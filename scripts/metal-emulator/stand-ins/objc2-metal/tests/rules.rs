@@ -9,6 +9,8 @@ struct Call {
     kernel: &'static str,
     constants: &'static [(usize, bool)],
     buffers: Vec<Option<Vec<f32>>>,
+    /// Index of an argument that is inline bytes, not a buffer.
+    inline: usize,
     threadgroup_bytes: usize,
     grid: usize,
     group: usize,
@@ -16,7 +18,7 @@ struct Call {
 
 impl Call {
     fn of(kernel: &'static str, buffers: Vec<Option<Vec<f32>>>) -> Self {
-        Call { kernel, constants: &[], buffers, threadgroup_bytes: 0, grid: 64, group: 64 }
+        Call { kernel, constants: &[], buffers, inline: usize::MAX, threadgroup_bytes: 0, grid: 64, group: 64 }
     }
 
     /// What the last buffer holds, or the error of the command buffer.
@@ -40,6 +42,10 @@ impl Call {
         for (index, values) in self.buffers.iter().enumerate() {
             let Some(values) = values else { continue };
             let start = NonNull::new(values.as_ptr() as *mut _).unwrap();
+            if index == self.inline {
+                unsafe { encoder.setBytes_length_atIndex(start, values.len() * 4, index) };
+                continue;
+            }
             let shared = MTLResourceOptions::StorageModeShared;
             let buffer = unsafe { device.newBufferWithBytes_length_options(start, values.len() * 4, shared) };
             unsafe { encoder.setBuffer_offset_atIndex(buffer.as_deref(), 0, index) };
@@ -155,4 +161,12 @@ fn a_kernel_reads_no_more_than_its_references_allow() {
     };
     // A buffer of no bytes is nil.
     call.fails_with("buffer 2");
+}
+
+#[test]
+fn inline_bytes_are_for_arguments_that_the_kernel_only_reads() {
+    let with = |inline| Call { inline, ..switched(&[(0, true), (1, false)], true, false) };
+    with(2).run().unwrap();
+    with(0).run().unwrap();
+    with(1).fails_with("buffer 1 (argument 1) is inline bytes");
 }
