@@ -11,6 +11,8 @@ use crate::Gpu;
 use crate::kernel::{Grid, Kernel};
 use crate::library::pipeline;
 
+pub use crate::library::prepare;
+
 /// Candle's current encoder.
 pub(crate) struct Encoder<'a>(CommandsGuard<'a>);
 

@@ -12,7 +12,10 @@ pub use objc2_metal::counters::{
 mod tests {
     use candle_core::{DType, Device, Tensor};
 
+    use izwi_types::Precision;
+
     use super::*;
+    use crate::{Fused, MetalWeights, Pass};
 
     #[test]
     fn launches_and_uploads_are_counted() {
@@ -28,5 +31,24 @@ mod tests {
         assert_eq!(kernels().values().map(|kernel| kernel.dispatches).sum::<u64>(), 1);
         assert!(peak_bytes() >= allocated_bytes() && allocated_bytes() > 0);
         drop(z);
+    }
+    #[test]
+    fn a_prepared_device_compiles_no_kernel_at_its_first_use() {
+        let device = Device::new_metal(0).unwrap();
+        let on = crate::metal_device(&device).unwrap();
+        crate::prepare(on).unwrap();
+        let weight = Tensor::zeros((40, 64), DType::F32, &Device::Cpu).unwrap();
+        let inputs = [1, 2, 9, 40].map(|rows| Tensor::zeros((rows, 64), DType::F32, &Device::Cpu).unwrap());
+        reset();
+        for precision in [Precision::F32, Precision::F16, Precision::Q8, Precision::Q4] {
+            let weights = MetalWeights::new(&weight, precision, on).unwrap();
+            for x in &inputs {
+                let x = x.to_device(&device).unwrap();
+                Pass::open(on).unwrap().linear(&x, &weights, Fused::default()).unwrap();
+            }
+        }
+        let counts = counts();
+        assert!(counts.dispatches >= 16, "{}", text("linear"));
+        assert_eq!((counts.pipelines, counts.libraries), (0, 0), "{}", text("linear"));
     }
 }

@@ -8,6 +8,9 @@ macro_rules! sources {
         pub(crate) enum Source { $(#[doc = $file] $name),+ }
 
         impl Source {
+            /// All of them.
+            pub(crate) const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+
             pub(crate) fn text(self) -> &'static str {
                 match self { $(Self::$name => include_str!(concat!("kernels/", $file))),+ }
             }

@@ -59,6 +59,14 @@ fn missing<T>() -> Result<T> {
 ///
 /// # Errors
 /// Always.
+pub fn prepare(_: &MetalDevice) -> Result<()> {
+    missing()
+}
+
+/// As of a device, which does not exist.
+///
+/// # Errors
+/// Always.
 pub fn finish(_: &MetalDevice) -> Result<()> {
     missing()
 }

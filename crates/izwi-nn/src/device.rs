@@ -45,7 +45,11 @@ fn open_metal(index: usize) -> Result<Device, String> {
     if let Some(reason) = izwi_metal::fault(index) {
         return Err(format!("{reason}, or use `cpu`"));
     }
-    caught(|| Device::new_metal(index))
+    let device = caught(|| Device::new_metal(index))?;
+    if let Some(Err(error)) = izwi_metal::metal_device(&device).map(izwi_metal::prepare) {
+        tracing::warn!(%error, "some kernels do not compile on this GPU: models that need them cannot use it");
+    }
+    Ok(device)
 }
 
 fn open_cuda(index: usize) -> Result<Device, String> {

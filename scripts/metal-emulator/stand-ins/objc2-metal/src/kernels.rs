@@ -20,6 +20,7 @@ pub(crate) struct Argument {
 pub(crate) const BUFFER: c_int = 0;
 pub(crate) const THREADGROUP_MEMORY: c_int = 1;
 type Find = unsafe extern "C" fn(*const c_char) -> *mut RawKernel;
+type Name = unsafe extern "C" fn(c_int) -> *const c_char;
 type ResetConstants = unsafe extern "C" fn();
 type SetConstant = unsafe extern "C" fn(c_int, *const c_void, c_uint) -> bool;
 type ArgumentOf = unsafe extern "C" fn(*mut RawKernel, c_int, *mut Argument) -> bool;
@@ -42,6 +43,7 @@ extern "C" {
 #[derive(Clone, Copy)]
 pub(crate) struct Lib {
     pub(crate) find: Find,
+    name: Name,
     pub(crate) reset_constants: ResetConstants,
     pub(crate) constant: SetConstant,
     pub(crate) argument: ArgumentOf,
@@ -49,6 +51,11 @@ pub(crate) struct Lib {
     fault: Fault,
 }
 impl Lib {
+    pub(crate) fn names(&self) -> Vec<String> {
+        let name = |i| unsafe { (self.name)(i) };
+        let names = (0..).map(name).take_while(|name| !name.is_null());
+        names.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()).collect()
+    }
     /// The fault of the last dispatch or of what prepared it.
     pub(crate) fn fault(&self) -> Option<String> {
         let text = unsafe { (self.fault)() };
@@ -70,6 +77,7 @@ fn load(path: &std::path::Path) -> Result<Lib, String> {
         };
         Ok(Lib {
             find: std::mem::transmute::<*mut c_void, Find>(sym(c"emu_find")),
+            name: std::mem::transmute::<*mut c_void, Name>(sym(c"emu_name")),
             reset_constants: std::mem::transmute::<*mut c_void, ResetConstants>(sym(c"emu_reset_constants")),
             constant: std::mem::transmute::<*mut c_void, SetConstant>(sym(c"emu_constant")),
             argument: std::mem::transmute::<*mut c_void, ArgumentOf>(sym(c"emu_argument")),

@@ -230,6 +230,7 @@ impl MTLResidencySet for ProtocolObject<dyn MTLResidencySet> {
     }
 }
 pub trait MTLLibrary {
+    fn functionNames(&self) -> Retained<NSArray<NSString>>;
     fn newFunctionWithName(&self, n: &NSString) -> Option<Obj<dyn MTLFunction>>;
     fn newFunctionWithName_constantValues_error(
         &self,
@@ -238,6 +239,10 @@ pub trait MTLLibrary {
     ) -> Result<Obj<dyn MTLFunction>, Retained<NSError>>;
 }
 impl MTLLibrary for ProtocolObject<dyn MTLLibrary> {
+    fn functionNames(&self) -> Retained<NSArray<NSString>> {
+        let names = self.state::<Library>().lib.names();
+        Retained::from_value(NSArray(names.iter().map(|name| NSString::from_str(name)).collect()))
+    }
     fn newFunctionWithName(&self, n: &NSString) -> Option<Obj<dyn MTLFunction>> {
         let lib = self.state::<Library>().lib;
         let c = CString::new(n.as_str()).unwrap();
