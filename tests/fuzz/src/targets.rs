@@ -2,6 +2,7 @@
 
 mod audio;
 mod base64;
+mod book;
 mod config;
 mod conversion;
 mod front_end;
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     audio::OGG,
     audio::PCM,
     base64::TARGET,
+    book::TARGET,
     config::TARGET,
     conversion::CTRANSLATE2,
     conversion::ONNX,

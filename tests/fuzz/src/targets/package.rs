@@ -65,7 +65,7 @@ fn tar_member(name: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A ZIP archive with deflated members.
-fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub(super) fn zip(members: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, body) in members {
         let mut deflate = DeflateEncoder::new(Vec::new(), Compression::fast());
