@@ -245,7 +245,8 @@ fn compile_shaders(root: &Path, steps: &mut Steps, folder: &Path, sources: &[Pat
     let all = folder.join("shaders");
     let key = hash(root)?;
     remove_others(&all, &key)?;
-    let out = all.join(&key);
+    let contracts = std::env::var_os("EMU_CONTRACT").is_some_and(|choice| choice == "fast");
+    let out = all.join(if contracts { format!("{key}-fast") } else { key });
     let python = venv::make(root, steps, venv::ZIG)?;
     let mut build = Command::new(python);
     build.arg(root.join(EMULATOR).join("shaders/build.py")).arg(&out);
@@ -279,7 +280,7 @@ fn hash(root: &Path) -> Result<String> {
 /// Shaders of another translator are never used again.
 fn remove_others(all: &Path, key: &str) -> Result<()> {
     let Ok(entries) = fs::read_dir(all) else { return Ok(()) };
-    for entry in entries.flatten().filter(|entry| entry.file_name() != key) {
+    for entry in entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with(key)) {
         fs::remove_dir_all(entry.path())
             .with_context(|| format!("cannot remove {}", entry.path().display()))?;
     }

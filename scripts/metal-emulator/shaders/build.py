@@ -25,7 +25,7 @@ def compiler():
     return os.environ["EMU_CXX"].split() if "EMU_CXX" in os.environ else [sys.executable, "-m", "ziglang", "c++"]
 
 
-# Rounding is the point: no contraction into fused operations, 16-bit types rounded after every operation as the GPU does.
+# Rounding is the point: no contraction into fused operations unless EMU_CONTRACT asks for it, 16-bit types rounded after every operation as the GPU does.
 # Threads of a simdgroup meet inside helper functions, hence -fconvergent-functions.
 FLAGS = [
     "-std=gnu++17",
@@ -33,7 +33,7 @@ FLAGS = [
     f"-I{HERE}",
     "-fPIC",
     "-fvisibility=hidden",
-    "-ffp-contract=off",
+    f"-ffp-contract={os.environ.get('EMU_CONTRACT', 'off')}",
     "-fno-sanitize=all",
     "-fno-strict-aliasing",
     "-fconvergent-functions",

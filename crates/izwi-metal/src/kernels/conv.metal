@@ -261,7 +261,7 @@ METAL_FUNC void conv_rows(
             for (uint o = 0; o < 4; o++) {
                 float sum = 0.0f;
                 for (uint i = 0; i < 8; i++) {
-                    sum += w[o][i] * values[i];
+                    sum = fma(w[o][i], values[i], sum);
                 }
                 sums[o][m] += sum;
             }

@@ -175,6 +175,9 @@ METAL_FUNC void write_output(
     y[at] = value;
 }
 
+// Sums say `fma`: a compiler that may fuse a product and a sum, or not, would choose for each number of rows, and a row
+// would not be the same bits in any batch.
+//
 // A simdgroup computes OUTPUTS stored rows for ROWS rows of x; lane l reads inputs 8 l to 8 l + 7 of every 256.
 template <typename Weights, uint ROWS, uint OUTPUTS>
 METAL_FUNC void linear_rows(
@@ -223,8 +226,8 @@ METAL_FUNC void linear_rows(
             read_inputs(norm_bias, at, p.inputs, shift);
             for (uint o = 0; o < OUTPUTS; o++) {
                 for (uint i = 0; i < 8; i++) {
-                    weight_sums[o] += w[o][i] * scale[i];
-                    bias_sums[o] += w[o][i] * shift[i];
+                    weight_sums[o] = fma(w[o][i], scale[i], weight_sums[o]);
+                    bias_sums[o] = fma(w[o][i], shift[i], bias_sums[o]);
                 }
             }
         }
@@ -236,7 +239,7 @@ METAL_FUNC void linear_rows(
                 float shift = shift_of(x + ulong(input) * p.x_stride, p);
                 for (uint i = 0; i < 8; i++) {
                     values[i] = at + i < p.inputs ? values[i] - shift : 0.0f;
-                    squares[m] += values[i] * values[i];
+                    squares[m] = fma(values[i], values[i], squares[m]);
                     totals[m] += values[i];
                     values[i] *= scale[i];
                 }
@@ -244,7 +247,7 @@ METAL_FUNC void linear_rows(
             for (uint o = 0; o < OUTPUTS; o++) {
                 float sum = 0.0f;
                 for (uint i = 0; i < 8; i++) {
-                    sum += w[o][i] * values[i];
+                    sum = fma(w[o][i], values[i], sum);
                 }
                 sums[o][m] += sum;
             }
