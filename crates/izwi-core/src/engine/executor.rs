@@ -33,7 +33,7 @@ pub use placement::cpu_memory;
 pub(super) use placement::place;
 
 use super::config::EngineCoreConfig;
-use super::error::{EngineError, Result};
+use super::error::Result;
 use super::qos::cost::StepShape;
 use super::scheduler::ScheduleResult;
 use super::types::SequenceId;
@@ -225,16 +225,13 @@ pub(super) fn with_yields<T>(device: &str, yields: impl FnMut() + 'static, compu
     }
 }
 
-/// Opens a device and returns its name, e.g. `metal:0`.
+/// Opens a device as a load does and returns its name, e.g. `metal:0`.
 ///
 /// # Errors
-/// The device cannot be opened or computes something else than the CPU, or this build lacks its backend.
+/// The named device cannot be opened or computes something else than the CPU, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
-    let checked = izwi_nn::device::open(choice).and_then(|device| {
-        izwi_nn::self_check::check(&device)?;
-        Ok(izwi_nn::device::name(&device))
-    });
-    checked.map_err(|error| EngineError::Load(error.to_string()))
+    let opened = izwi_nn::device::with_autorelease_pool(|| loading::open(choice));
+    opened.map(|device| izwi_nn::device::name(&device))
 }
 
 /// The voices that an installed model has of its own, the default first: those of its profile, read without its weights.

@@ -209,9 +209,24 @@ impl Source {
     }
 }
 
-fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> Result<Loaded> {
+/// Opens a device that computes what the CPU does. `Auto` falls back to the CPU and logs why.
+///
+/// # Errors
+/// The named device cannot be opened or computes something else, or this build lacks its backend.
+pub(super) fn open(choice: DeviceChoice) -> Result<Device> {
     let device = device::open(choice).map_err(|error| EngineError::Load(chain(&error)))?;
-    self_check::check(&device).map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
+    match self_check::check(&device) {
+        Ok(()) => Ok(device),
+        Err(error) if choice == DeviceChoice::Auto => {
+            tracing::warn!(error = chain(&error), "auto uses the CPU");
+            Ok(Device::Cpu)
+        }
+        Err(error) => Err(EngineError::Load(with_remedy(&error, &device))),
+    }
+}
+
+fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> Result<Loaded> {
+    let device = open(choice)?;
     let held_before = device::allocated_bytes(&device);
     let vad = match source {
         Source::Random => VadModel::default(),
