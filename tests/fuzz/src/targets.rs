@@ -7,6 +7,7 @@ mod config;
 mod conversion;
 mod front_end;
 mod manifest;
+mod markup;
 mod model_files;
 mod package;
 mod requests;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     conversion::ONNX,
     front_end::TARGET,
     manifest::TARGET,
+    markup::TARGET,
     model_files::CONFIGS,
     model_files::CONFIGS_IN_YAML,
     model_files::SENTENCEPIECE,

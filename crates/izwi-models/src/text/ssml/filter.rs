@@ -1,6 +1,6 @@
 //! Leaves markup out of a text that arrives in pieces: a mark may be cut anywhere.
 
-use super::marks::{self, Kind, may_become_one};
+use super::marks::{self, Kind};
 use super::tell;
 
 /// Leaves markup out of a text that arrives in pieces, and keeps what was left out.
@@ -19,11 +19,10 @@ impl Filter {
     /// The text that can be passed on with this piece.
     pub fn push(&mut self, piece: &str, is_last: bool) -> String {
         let text = std::mem::take(&mut self.held) + piece;
-        let end = if is_last { text.len() } else { open_mark(&text).unwrap_or(text.len()) };
-        text[end..].clone_into(&mut self.held);
-        let mut plain = String::with_capacity(end);
+        let mut marks = if is_last { marks::find(&text) } else { marks::find_in_beginning(&text) };
+        let mut plain = String::with_capacity(text.len());
         let mut copied = 0;
-        for mark in marks::find(&text[..end]) {
+        for mark in &mut marks {
             self.pass(&text[copied..mark.range.start], &mut plain);
             copied = mark.range.end;
             self.is_behind_mark = true;
@@ -32,7 +31,9 @@ impl Filter {
             }
             tell(&mut self.told, &text[mark.range]);
         }
+        let end = marks.open.unwrap_or(text.len());
         self.pass(&text[copied..end], &mut plain);
+        text[end..].clone_into(&mut self.held);
         plain
     }
 
@@ -69,12 +70,6 @@ pub(super) fn joins(last: char, first: char) -> bool {
     !opens(last) && !clings(first)
 }
 
-/// Where a mark begins that may end in the next piece.
-fn open_mark(text: &str) -> Option<usize> {
-    let at = text.rfind(['<', '[', '{'])?;
-    may_become_one(&text[at..]).then_some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -95,7 +90,7 @@ mod tests {
         fn pieces_give_the_words_of_the_whole(
             parts in prop::collection::vec(
                 prop::sample::select(vec![
-                    "<break time=\"0.5s\"/>", "[pause 2s]", "<speak>", "</speak>", "word", " ", ". ", "<", "[", "é", "{",
+                    "<break time=\"0.5s\"/>", "<break time=", "<!--", "-->", "[pause 2s]", "<speak>", "</speak>", "word", " ", ". ", "<", "[", "é", "{",
                     "{to|/tə/}",
                 ]),
                 0..12,

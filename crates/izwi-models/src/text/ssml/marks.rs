@@ -9,18 +9,31 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 /// A longer mark is text.
-pub(super) const MAX_MARK_BYTES: usize = 1_024;
-
-/// A longer mark in brackets that is still open is text.
+const MAX_MARK_BYTES: usize = 1_024;
+/// A longer mark in brackets is text, and so is one on two lines.
 const MAX_SHORT_BYTES: usize = 256;
+/// A longer comment is text.
+const MAX_COMMENT_BYTES: usize = 16 << 10;
 
-/// Elements of SSML 1.1 and of the common dialects: <https://www.w3.org/TR/speech-synthesis11/>. Those of one letter are
-/// common in mathematics and in HTML, so they have attributes of XML at most.
-const TAG: &str = r#"(?xis)^<(?P<close>/)?(?:
-    (?P<name>speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang|token|desc|lexicon|lookup|metadata|meta
-        |par|seq|media|(?:amazon|google|mstts|ibm|x-[a-z]+):[a-z-]+)(?P<attributes>\s[^<>]*?)?
-    |(?P<short>[psw])(?:\s+xml:[^<>]*?)?
-    )\s*(?P<empty>/)?>$"#;
+/// Elements of SSML 1.1 and of the common dialects: <https://www.w3.org/TR/speech-synthesis11/>.
+macro_rules! elements {
+    () => {
+        "speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang|token|desc|lexicon|lookup|metadata|meta
+            |par|seq|media|(?:amazon|google|mstts|ibm|x-[a-z]+):[a-z-]+"
+    };
+}
+/// Elements of one letter are common in mathematics and in HTML, so they have attributes of XML at most.
+const TAG: &str = concat!(
+    r"(?xis)^<(?P<close>/)?(?: (?P<name>",
+    elements!(),
+    r")(?P<attributes>\s[^<>]*?)? | (?P<short>[psw])(?:\s+xml:[^<>]*?)? )\s*(?P<empty>/)?>$"
+);
+/// What may become a tag, a comment or a declaration with more text.
+const BEGINNING: &str = concat!(
+    r"(?xis)^<(?: /?[a-z:-]* | /?(?:",
+    elements!(),
+    r"|[psw])[\s/][^<>]* | [?!](?:-|[a-z\[][^<>]*)? )$"
+);
 const UNCLOSED: &str =
     r"(?xis)^<(?:speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)\s[^<>]*$";
 const DECLARATION: &str = r"(?is)^<[?!][a-z\[][^<>]*>$";
@@ -31,6 +44,7 @@ const ATTRIBUTE: &str = r#"(?s)([A-Za-z][A-Za-z0-9:_-]*)\s*=\s*(?:"([^"]*)"|'([^
 
 struct Patterns {
     tag: Regex,
+    beginning: Regex,
     unclosed: Regex,
     declaration: Regex,
     pause: Regex,
@@ -42,6 +56,7 @@ static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
     let compiled = || {
         Ok::<_, regex::Error>(Patterns {
             tag: Regex::new(TAG)?,
+            beginning: Regex::new(BEGINNING)?,
             unclosed: Regex::new(UNCLOSED)?,
             declaration: Regex::new(DECLARATION)?,
             pause: Regex::new(PAUSE)?,
@@ -77,46 +92,95 @@ pub(super) struct Mark<'a> {
 }
 
 /// The marks of a text, in order.
-pub(super) fn find(text: &str) -> impl Iterator<Item = Mark<'_>> {
-    let mut at = 0;
-    // Where no comment ends any more.
-    let mut ends_no_comment = false;
-    std::iter::from_fn(move || {
+pub(super) fn find(text: &str) -> Marks<'_> {
+    Marks { text, is_whole: true, at: 0, comment_end: None, open: None }
+}
+
+/// The marks of the beginning of a text, as they are in the whole.
+pub(super) fn find_in_beginning(text: &str) -> Marks<'_> {
+    Marks { is_whole: false, ..find(text) }
+}
+
+/// Finds marks.
+#[derive(Debug)]
+pub(super) struct Marks<'a> {
+    text: &'a str,
+    /// Whether no text follows.
+    is_whole: bool,
+    at: usize,
+    /// Where the next comment ends that is not behind `at`; the end of the text if none does.
+    comment_end: Option<usize>,
+    /// Where what may become a mark with more text begins. No mark is looked for behind it.
+    pub(super) open: Option<usize>,
+}
+
+/// What begins at a bracket.
+enum Found<'a> {
+    /// A mark of so many bytes.
+    Mark(usize, Kind<'a>),
+    Text,
+    /// Text, or the beginning of a mark.
+    Open,
+}
+
+impl<'a> Iterator for Marks<'a> {
+    type Item = Mark<'a>;
+
+    fn next(&mut self) -> Option<Mark<'a>> {
         let patterns = PATTERNS.as_ref()?;
-        loop {
-            let start = at + text.get(at..)?.find(['<', '[', '{'])?;
-            let window = &text[start..text.floor_char_boundary(start + MAX_MARK_BYTES)];
-            let found = match text.as_bytes()[start] {
-                b'[' => pause(patterns, window),
-                b'{' => sounds(patterns, window, start),
-                _ if window.starts_with("<!--") => {
-                    let end = if ends_no_comment { None } else { text[start..].find("-->") };
-                    ends_no_comment |= end.is_none();
-                    end.map(|end| (end + 3, Kind::Note))
+        while self.open.is_none() {
+            let start = self.at + self.text.get(self.at..)?.find(['<', '[', '{'])?;
+            match self.mark_at(patterns, start) {
+                Found::Mark(length, kind) => {
+                    self.at = start + length;
+                    return Some(Mark { range: start..self.at, kind });
                 }
-                _ => tag(patterns, window, start + window.len() == text.len()),
-            };
-            let Some((length, kind)) = found else {
-                at = start + 1;
-                continue;
-            };
-            at = start + length;
-            return Some(Mark { range: start..at, kind });
+                Found::Open if !self.is_whole => self.open = Some(start),
+                Found::Open | Found::Text => self.at = start + 1,
+            }
         }
-    })
+        None
+    }
 }
 
-/// Whether `open`, which begins with the first character of a mark, may become one with more text.
-pub(super) fn may_become_one(open: &str) -> bool {
-    let is_closed = open.contains(['>', ']', '}', '\n']) && !open.starts_with("<!--");
-    let name = open[1..].trim_start_matches(['/', '?', '!', ' ', '-']);
-    let begins = name.is_empty() || name.starts_with(|c: char| c.is_alphabetic() || c == '\'');
-    // Prose in brackets does not wait for long.
-    let most = if open.starts_with('<') { MAX_MARK_BYTES } else { MAX_SHORT_BYTES };
-    !is_closed && open.len() <= most && begins
+impl<'a> Marks<'a> {
+    fn mark_at(&mut self, patterns: &Patterns, start: usize) -> Found<'a> {
+        let text = &self.text[start..];
+        let within = |most: usize| &text[..text.floor_char_boundary(most)];
+        let short = |find: fn(&Patterns, &'a str, usize) -> Option<(usize, Kind<'a>)>, close: char| {
+            let window = within(MAX_SHORT_BYTES);
+            let window = &window[..window.find('\n').unwrap_or(window.len())];
+            match find(patterns, window, start) {
+                Some((length, kind)) => Found::Mark(length, kind),
+                // More text changes the window.
+                None if window.len() == text.len() && !window.contains(close) => Found::Open,
+                None => Found::Text,
+            }
+        };
+        match text.as_bytes()[0] {
+            b'[' => short(pause, ']'),
+            b'{' => short(sounds, '}'),
+            _ if text.starts_with("<!--") => self.comment(start),
+            _ => tag(patterns, within(MAX_MARK_BYTES), text.len() < MAX_MARK_BYTES, self.is_whole),
+        }
+    }
+
+    fn comment(&mut self, start: usize) -> Found<'a> {
+        let end = self.comment_end.filter(|&end| end >= start + 4).unwrap_or_else(|| {
+            self.text[start + 4..].find("-->").map_or(self.text.len(), |end| start + 4 + end)
+        });
+        self.comment_end = Some(end);
+        if end - start > MAX_COMMENT_BYTES {
+            Found::Text
+        } else if end == self.text.len() {
+            Found::Open
+        } else {
+            Found::Mark(end + 3 - start, Kind::Note)
+        }
+    }
 }
 
-fn pause<'a>(patterns: &Patterns, window: &'a str) -> Option<(usize, Kind<'a>)> {
+fn pause<'a>(patterns: &Patterns, window: &'a str, _: usize) -> Option<(usize, Kind<'a>)> {
     let found = patterns.pause.captures(window)?;
     let unit = found.name("unit").map(|unit| unit.as_str());
     let is_ms = unit.is_some_and(|unit| unit.eq_ignore_ascii_case("ms"));
@@ -131,8 +195,9 @@ fn sounds<'a>(patterns: &Patterns, window: &'a str, start: usize) -> Option<(usi
     Some((found.get(0)?.len(), Kind::Sounds { word, sounds: found.name("sounds")?.as_str() }))
 }
 
-fn tag<'a>(patterns: &Patterns, window: &'a str, is_all: bool) -> Option<(usize, Kind<'a>)> {
-    let end = window[1..].find(['<', '>']).map(|end| end + 1).filter(|&end| window.as_bytes()[end] == b'>');
+/// The tag at the start of a window; `is_all`: the text ends in the window.
+fn tag<'a>(patterns: &Patterns, window: &'a str, is_all: bool, is_whole: bool) -> Found<'a> {
+    let end = window[1..].find(['<', '>']).map(|end| end + 1);
     let attributes = |written: Option<regex::Match<'a>>| {
         let found = patterns.attribute.captures_iter(written.map_or("", |written| written.as_str()));
         let attribute = |found: regex::Captures<'a>| {
@@ -142,14 +207,22 @@ fn tag<'a>(patterns: &Patterns, window: &'a str, is_all: bool) -> Option<(usize,
         found.filter_map(attribute).collect()
     };
     let Some(end) = end else {
-        // A tag at the end that nothing closes.
-        return (is_all && patterns.unclosed.is_match(window)).then_some((window.len(), Kind::Cut));
+        return match is_all {
+            // A tag at the end that nothing closes.
+            true if is_whole && patterns.unclosed.is_match(window) => Found::Mark(window.len(), Kind::Cut),
+            true if patterns.beginning.is_match(window) => Found::Open,
+            _ => Found::Text,
+        };
     };
     let tag = &window[..=end];
     let Some(found) = patterns.tag.captures(tag) else {
-        return patterns.declaration.is_match(tag).then_some((tag.len(), Kind::Note));
+        return match patterns.declaration.is_match(tag) {
+            true => Found::Mark(tag.len(), Kind::Note),
+            false => Found::Text,
+        };
     };
-    let name = found.name("name").or(found.name("short"))?.as_str().to_ascii_lowercase();
+    let Some(name) = found.name("name").or(found.name("short")) else { return Found::Text };
+    let name = name.as_str().to_ascii_lowercase();
     let kind = match found.name("close") {
         Some(_) => Kind::Close { name },
         None => {
@@ -157,5 +230,5 @@ fn tag<'a>(patterns: &Patterns, window: &'a str, is_all: bool) -> Option<(usize,
             Kind::Open { name, attributes: attributes(found.name("attributes")), is_empty }
         }
     };
-    Some((tag.len(), kind))
+    Found::Mark(tag.len(), kind)
 }
