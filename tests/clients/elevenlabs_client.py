@@ -12,7 +12,7 @@ import typing
 
 import av
 import websockets.exceptions
-from elevenlabs import VoiceSettings
+from elevenlabs import PronunciationDictionaryVersionLocator, VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.text_to_speech.types.text_to_speech_convert_request_output_format import (
@@ -295,6 +295,42 @@ def check_transcripts():
     passed("errors of transcripts")
 
 
+def check_dictionaries():
+    dictionaries = client.pronunciation_dictionaries
+    alias = {"type": "alias", "string_to_replace": "UN", "alias": "United Nations"}
+    sounds = {"type": "phoneme", "string_to_replace": "fox", "phoneme": "K AE1 T", "alphabet": "cmu-arpabet"}
+    made = dictionaries.create_from_rules(name="My Brands", rules=[alias, sounds])
+    assert (made.id, made.name, made.version_rules_num) == ("my-brands", "My Brands", 2), made
+    pls = joined(dictionaries.download(made.id, made.version_id))
+    assert b"<grapheme>fox</grapheme><phoneme>k\xcb\x88\xc3\xa6t</phoneme>" in pls, pls
+    copied = dictionaries.create_from_file(name="copy", file=("copy.pls", pls), description="of another")
+    assert copied.version_rules_num == 2 and copied.description == "of another", copied
+    dictionaries.rules.add(made.id, rules=[{**alias, "alias": "you and"}])
+    shown = dictionaries.get(made.id)
+    assert sorted(rule.type for rule in shown.rules) == ["alias", "phoneme"] and shown.latest_version_id != made.version_id
+    assert dictionaries.rules.remove(made.id, rule_strings=["fox"]).version_rules_num == 1
+    assert dictionaries.rules.set(made.id, rules=[alias, sounds]).version_rules_num == 2
+    first = dictionaries.list(page_size=1)
+    second = dictionaries.list(page_size=1, cursor=first.next_cursor)
+    names = [page.pronunciation_dictionaries[0].name for page in (first, second)]
+    assert names == ["copy", "My Brands"] and first.has_more and not second.has_more, (first, second)
+    passed("pronunciation dictionaries")
+
+    def spoken(*ids):
+        locators = [PronunciationDictionaryVersionLocator(pronunciation_dictionary_id=id, version_id="x") for id in ids]
+        text = "The UN fox."
+        return joined(speech.convert(VOICE, text=text, seed=7, output_format="pcm_24000", pronunciation_dictionary_locators=locators))
+
+    plain = joined(speech.convert(VOICE, text="The UN fox.", seed=7, output_format="pcm_24000"))
+    meant = joined(speech.convert(VOICE, text="The United Nations {fox|/kˈæt/}.", seed=7, output_format="pcm_24000"))
+    assert spoken(made.id) == meant != plain, "words are said by the dictionary"
+    assert spoken(HOSTED) == plain, "a dictionary of the hosted service has no effect"
+    refused(lambda: spoken("nope"), 400, "invalid_value", "pronunciation_dictionary_locators")
+    rules = [{**alias, "word_boundaries": False}]
+    refused(lambda: dictionaries.create_from_rules(name="x", rules=rules), 400, "invalid_value", "rules[0].word_boundaries")
+    passed("speech by pronunciation dictionaries")
+
+
 def check_cancel():
     body = speech.stream(VOICE, text=" ".join([TEXT] * 40), output_format="pcm_24000")
     assert next(body)
@@ -314,4 +350,5 @@ check_realtime()
 check_errors()
 check_formats()
 check_transcripts()
+check_dictionaries()
 check_cancel()

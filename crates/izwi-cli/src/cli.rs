@@ -13,8 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, mcp, open,
-    plan, pull, read, rm, say, serve, service, speakers, status, transcribe, voices,
+    align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
+    open, plan, pull, read, rm, say, serve, service, speakers, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -84,6 +84,7 @@ enum Command {
     Open(open::Args),
     Voices(voices::Args),
     Speakers(speakers::Args),
+    Lexicon(lexicon::Args),
     Pull(pull::Args),
     List(list::Args),
     Rm(rm::Args),
@@ -173,6 +174,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Open(args) => open::run(&args, &settings()?),
         Command::Voices(args) => voices::run(&args, &settings()?),
         Command::Speakers(args) => speakers::run(&args, &settings()?),
+        Command::Lexicon(args) => lexicon::run(args, &settings()?),
         Command::Pull(args) => pull::run(&args, &settings()?.settings),
         Command::List(args) => list::run(&args, &settings()?.settings),
         Command::Rm(args) => rm::run(&args, &settings()?.settings),

@@ -53,6 +53,8 @@ enum FlagKind {
     Integer,
     Float,
     Bool,
+    /// A text for each use of the flag.
+    Texts,
 }
 
 const OPTION_FLAGS: &[OptionFlag] = &[
@@ -82,6 +84,13 @@ const OPTION_FLAGS: &[OptionFlag] = &[
         kind: FlagKind::Integer,
         value_name: "N",
         help: "Random seed; the same seed gives the same speech",
+        heading: VOICE,
+    },
+    OptionFlag {
+        member: "lexicons",
+        kind: FlagKind::Texts,
+        value_name: "NAME",
+        help: "Saved lexicon to say words by, instead of those for all texts; several flags for several (see `izwi lexicon`)",
         heading: VOICE,
     },
     OptionFlag {
@@ -130,11 +139,14 @@ const OPTION_FLAGS: &[OptionFlag] = &[
 
 impl OptionFlag {
     fn arg(&self) -> Arg {
-        let arg = Arg::new(self.member).long(self.member.replace('_', "-"));
+        let name = self.member.replace('_', "-");
+        let long = if matches!(self.kind, FlagKind::Texts) { name.trim_end_matches('s') } else { &name };
+        let arg = Arg::new(self.member).long(long.to_owned());
         let arg = arg.value_name(self.value_name).help(self.help);
         let arg = arg.help_heading(self.heading).hide_short_help(self.heading == SAMPLING);
         match self.kind {
             FlagKind::Text => arg,
+            FlagKind::Texts => arg.action(clap::ArgAction::Append),
             FlagKind::Integer => arg.value_parser(value_parser!(u64)),
             FlagKind::Float => arg.value_parser(finite),
             FlagKind::Bool => arg
@@ -148,6 +160,10 @@ impl OptionFlag {
     fn value(&self, matches: &ArgMatches) -> Option<serde_json::Value> {
         match self.kind {
             FlagKind::Text => matches.get_one::<String>(self.member).cloned().map(Into::into),
+            FlagKind::Texts => {
+                let texts: Vec<String> = matches.get_many::<String>(self.member)?.cloned().collect();
+                Some(texts.into())
+            }
             FlagKind::Integer => matches.get_one::<u64>(self.member).copied().map(Into::into),
             FlagKind::Float => matches.get_one::<f32>(self.member).copied().map(Into::into),
             FlagKind::Bool => matches.get_one::<bool>(self.member).copied().map(Into::into),
@@ -269,9 +285,9 @@ fn with_voice(
     }
     let alias = OPENAI_VOICES.iter().position(|alias| alias.eq_ignore_ascii_case(name));
     match (voices.read(name), alias) {
-        (Ok((_, pack)), None) => Ok(request.with_reference(VoiceInput::Pack(pack.into()))),
+        (Ok((_, pack)), None) => Ok(saved_voice(request, name, pack)),
         (Ok((_, pack)), Some(_)) if engine.profile().info.clones_voices => {
-            Ok(request.with_reference(VoiceInput::Pack(pack.into())))
+            Ok(saved_voice(request, name, pack))
         }
         (_, Some(index)) => Ok(match own.get(index % own.len().max(1)) {
             Some(voice) => request.with_voice(voice.id.clone()),
@@ -286,6 +302,11 @@ fn with_voice(
         }
         (Err(error), None) => Err(error.into()),
     }
+}
+
+fn saved_voice(request: EngineCoreRequest, name: &str, pack: Vec<u8>) -> EngineCoreRequest {
+    let request = request.with_reference(VoiceInput::Pack(pack.into()));
+    EngineCoreRequest { saved_voice: Some(name.to_owned()), ..request }
 }
 
 #[cfg(test)]
@@ -314,7 +335,7 @@ mod tests {
     async fn every_flag_is_in_the_request() {
         let voices = VoiceStore::at("nowhere");
         let line = "--voice two --instructions softly --language de --speed 1.5 --seed 3 --temperature 0.5 \
-                    --top-p 0.7 --top-k 9 --repetition-penalty 1.1 --max-tokens 70 --non-streaming-mode=false";
+                    --top-p 0.7 --top-k 9 --repetition-penalty 1.1 --max-tokens 70 --non-streaming-mode=false --lexicon a --lexicon b";
         let request = options(line).request(&engine(true), &voices, "hi".into()).unwrap();
         assert_eq!(request.voice.as_deref(), Some("two"));
         let expected = SpeechOptions {
@@ -324,6 +345,7 @@ mod tests {
             seed: Some(3),
             max_tokens: Some(70),
             non_streaming_mode: Some(false),
+            lexicons: Some(vec!["a".to_owned(), "b".to_owned()]),
             temperature: Some(0.5),
             top_p: Some(0.7),
             top_k: Some(9),

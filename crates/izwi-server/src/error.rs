@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use izwi_audio::decode::DecodeError;
 use izwi_core::engine::{EngineError, RemoteError, RequestId, metrics};
-use izwi_hub::VoiceError;
+use izwi_hub::{SavedError, VoiceError};
 use izwi_types::{bounded, excerpt};
 
 use crate::dto::error::{ErrorBody, ErrorEnvelope};
@@ -18,6 +18,11 @@ const LOADING_RETRY_S: u64 = 5;
 const AUDIO_RETRY: Duration = Duration::from_secs(10);
 /// `Retry-After` while the server drains: another instance may take over.
 const DRAINING_RETRY_S: u64 = 5;
+
+/// Codes of what cannot be done with lexicons.
+pub(crate) const NO_LEXICON: &str = "lexicon_not_found";
+pub(crate) const LEXICON_EXISTS: &str = "lexicon_exists";
+pub(crate) const LEXICON_LIMIT: &str = "lexicon_limit";
 
 /// The most characters of a message, whatever it repeats. Messages cut what they repeat with [`izwi_types::excerpt`].
 const MAX_MESSAGE_CHARS: usize = 1_000;
@@ -121,6 +126,14 @@ pub enum ApiError {
     NoSavedVoice {
         /// The requested voice, with suggested names.
         message: String,
+    },
+    /// No lexicon has the name, one has it already, or there are too many.
+    #[error("{message}")]
+    Lexicon {
+        /// The name and the remedy.
+        message: String,
+        /// The machine-readable code.
+        code: &'static str,
     },
     /// A voice of this name exists.
     #[error("{message}")]
@@ -355,6 +368,18 @@ impl ApiError {
         }
     }
 
+    /// Translates an error of the saved lexicons. Internal details go to the log.
+    pub(crate) fn from_lexicons(error: &SavedError) -> Self {
+        let message = error.to_string();
+        match error {
+            SavedError::Unknown { .. } => Self::Lexicon { message, code: NO_LEXICON },
+            SavedError::Exists { .. } => Self::Lexicon { message, code: LEXICON_EXISTS },
+            SavedError::Full { .. } => Self::Lexicon { message, code: LEXICON_LIMIT },
+            SavedError::Name { .. } | SavedError::Damaged { .. } => Self::invalid("name", message),
+            SavedError::Io(_) => Self::internal(&message, &RequestId::random()),
+        }
+    }
+
     /// Logs details that must not leave the process, and keeps the id.
     pub fn internal(details: &str, request: &RequestId) -> Self {
         tracing::error!(request = %request, details, "request failed");
@@ -367,18 +392,7 @@ impl ApiError {
         const SERVER: &str = "server_error";
         match self {
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, INVALID, "invalid_value"),
-            Self::Audio { error, .. } => match error {
-                DecodeError::UnknownFormat(_) => {
-                    (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio")
-                }
-                DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } | DecodeError::TooComplex(_) => {
-                    (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
-                }
-                DecodeError::Empty => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
-                DecodeError::Base64(_) | DecodeError::Damaged(_) | DecodeError::Stopped => {
-                    (StatusCode::BAD_REQUEST, INVALID, "invalid_audio")
-                }
-            },
+            Self::Audio { error, .. } => audio_class(error),
             Self::MalformedJson(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_json"),
             Self::UnreadableBody(_) => (StatusCode::BAD_REQUEST, INVALID, "unreadable_body"),
             Self::MalformedForm(_) => (StatusCode::BAD_REQUEST, INVALID, "invalid_form"),
@@ -402,6 +416,8 @@ impl ApiError {
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => {
                 (StatusCode::NOT_FOUND, INVALID, "voice_not_found")
             }
+            Self::Lexicon { code: NO_LEXICON, .. } => (StatusCode::NOT_FOUND, INVALID, NO_LEXICON),
+            Self::Lexicon { code, .. } => (StatusCode::CONFLICT, INVALID, code),
             Self::VoiceExists { .. } => (StatusCode::CONFLICT, INVALID, "voice_exists"),
             Self::VoicesFull { .. } => (StatusCode::CONFLICT, INVALID, "voice_limit"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
@@ -453,7 +469,7 @@ impl ApiError {
             Self::ModelNotFound { .. } | Self::NoRoom { .. } | Self::ModelNotLoaded(_) => Some("model"),
             Self::ModelLoading(_) | Self::ModelUnavailable(_) | Self::ModelInUse { .. } => Some("model"),
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => Some("voice"),
-            Self::VoiceExists { .. } => Some("name"),
+            Self::VoiceExists { .. } | Self::Lexicon { .. } => Some("name"),
             Self::UnknownFrame { .. } => Some("type"),
             Self::ResumeOutOfWindow { .. } => Some("next_sample"),
             _ => None,
@@ -508,9 +524,25 @@ impl ApiError {
             }
             Self::UnknownRoute(_) | Self::ModelNotFound { .. } => "not_found",
             Self::VoiceNotFound { .. } | Self::NoSavedVoice { .. } => "not_found",
+            Self::Lexicon { code: NO_LEXICON, .. } => "not_found",
             _ => "malformed",
         };
         metrics::count_rejection(reason);
+    }
+}
+
+/// Status, `type` and `code` of a recording that cannot be used.
+fn audio_class(error: &DecodeError) -> (StatusCode, &'static str, &'static str) {
+    const INVALID: &str = "invalid_request_error";
+    match error {
+        DecodeError::UnknownFormat(_) => (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_audio"),
+        DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } | DecodeError::TooComplex(_) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, INVALID, "too_large")
+        }
+        DecodeError::Empty => (StatusCode::UNPROCESSABLE_ENTITY, INVALID, "empty_audio"),
+        DecodeError::Base64(_) | DecodeError::Damaged(_) | DecodeError::Stopped => {
+            (StatusCode::BAD_REQUEST, INVALID, "invalid_audio")
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod held_body;
 pub mod ignored;
 mod json_size;
 pub mod late_key;
+pub mod lexicons;
 pub mod live;
 pub mod metrics;
 mod middleware;

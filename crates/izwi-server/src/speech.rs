@@ -188,7 +188,9 @@ impl ResolvedSpeechOptions {
         };
         match voice {
             Some(Voice::Own(name) | Voice::StandIn(name)) => template.voice = Some(name),
-            Some(Voice::Saved { pack, .. }) => template.reference = Some(VoiceInput::Pack(pack)),
+            Some(Voice::Saved { name, pack, .. }) => {
+                (template.saved_voice, template.reference) = (Some(name), Some(VoiceInput::Pack(pack)));
+            }
             None => template.reference = reference,
         }
         Ok(Self { template, voice_name, has_transcript, ignored })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use izwi_audio::vad::VadModel;
 use izwi_core::engine::Task;
-use izwi_hub::VoiceStore;
+use izwi_hub::{LexiconStore, Store, VoiceStore};
 use izwi_types::{TextNote, TextNotes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -154,6 +154,11 @@ impl AppState {
     /// The saved voices, if a folder is configured.
     pub fn voices(&self) -> Option<&VoiceStore> {
         self.inner.voices.as_ref()
+    }
+
+    /// The saved lexicons, if the server has a store.
+    pub fn lexicons(&self) -> Option<&LexiconStore> {
+        self.pulls().store().ok().map(Store::lexicons)
     }
 
     /// The model store, and the pulls from it.

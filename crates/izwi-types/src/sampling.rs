@@ -32,6 +32,9 @@ macro_rules! sampling_params {
             pub max_tokens: Option<usize>,
             /// Whether the model reads the whole text before it generates (`true`) or while it generates (`false`).
             pub non_streaming_mode: Option<bool>,
+            /// Names of the lexicons that are used, the first ones first; without it those that are for all texts or for the
+            /// voice.
+            pub lexicons: Option<Vec<String>>,
             $($(#[$doc])* pub $name: Option<$type>,)+
         }
 

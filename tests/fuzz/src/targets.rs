@@ -6,6 +6,7 @@ mod book;
 mod config;
 mod conversion;
 mod front_end;
+mod lexicon;
 mod manifest;
 mod markup;
 mod model_files;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     conversion::CTRANSLATE2,
     conversion::ONNX,
     front_end::TARGET,
+    lexicon::TARGET,
     manifest::TARGET,
     markup::TARGET,
     model_files::CONFIGS,

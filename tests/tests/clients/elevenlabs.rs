@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_hub::Store;
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{TestServer, eventually};
 
@@ -16,6 +17,10 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 #[tokio::test(flavor = "multi_thread")]
 async fn the_elevenlabs_package_speaks_streams_transcribes_and_lists() -> Result<()> {
     let home = std::env::var_os("IZWI_HOME").map_or_else(|| root().join("target/izwi-home"), PathBuf::from);
+    // Models of the tests, and lexicons of this test alone.
+    let own = tempfile::tempdir()?;
+    std::os::unix::fs::symlink(home.join("models"), own.path().join("models"))?;
+    let home = own.path().to_owned();
     let load = async |model: &str| -> Result<Engine> {
         let (model, home) = (model.to_owned(), Some(home.clone()));
         let config = EngineCoreConfig { model, home, admission: false, ..EngineCoreConfig::default() };
@@ -28,7 +33,8 @@ async fn the_elevenlabs_package_speaks_streams_transcribes_and_lists() -> Result
     let registry = Registry::new(RegistryConfig { default_asr, ..RegistryConfig::new(DEFAULT_MODEL) });
     registry.set(DEFAULT_MODEL, Slot::Ready(engine.clone()));
     registry.set(ASR, Slot::Ready(load(ASR).await?));
-    let server = ServerConfig { api_key: Some(KEY.to_owned()), ..ServerConfig::default() };
+    let store = Some(Store::open(Some(home.clone()))?);
+    let server = ServerConfig { api_key: Some(KEY.to_owned()), store, ..ServerConfig::default() };
     let server = TestServer::listen(server, registry, Recorder::install()?).await?;
     let url = format!("http://{}", server.address);
     let stdout = python("elevenlabs_client.py", &[&url, KEY]).await?;

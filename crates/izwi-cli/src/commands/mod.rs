@@ -9,6 +9,7 @@ pub(crate) mod diarize;
 pub(crate) mod dictate;
 pub(crate) mod docs;
 pub(crate) mod doctor;
+pub(crate) mod lexicon;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod man;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Subcommand, ValueHint};
 use izwi_core::engine::EngineCoreRequest;
 use izwi_core::engine::known_speakers::main_embedding;
-use izwi_hub::{SavedSpeaker, SpeakerError, Store, Task};
+use izwi_hub::{SavedError, SavedSpeaker, Store, Task};
 use serde_json::json;
 
 use crate::engine::{self, Loaded};
@@ -123,9 +123,9 @@ impl Add {
 }
 
 /// Adds the command that resolves the error.
-fn with_remedy(error: SpeakerError) -> anyhow::Error {
+fn with_remedy(error: SavedError) -> anyhow::Error {
     match error {
-        SpeakerError::Exists(name) => failure::with_help(
+        SavedError::Exists { name, .. } => failure::with_help(
             format!("a speaker '{name}' is saved already"),
             format!("choose another name, or run `izwi speakers rm {name}`"),
         ),

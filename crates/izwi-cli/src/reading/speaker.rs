@@ -36,7 +36,8 @@ impl Speaker {
         store: &Store,
     ) -> Result<Self> {
         let request = flags.request_as(voice, engine, store.voices(), String::new())?;
-        let fingerprint = fingerprint(engine, &revision(store, &engine.profile().model), &request);
+        let revision = revision(store, &engine.profile().model) + &lexicons(store, &request)?;
+        let fingerprint = fingerprint(engine, &revision, &request);
         Ok(Self { request, fingerprint })
     }
 
@@ -59,6 +60,7 @@ impl Speaker {
         let mut request = EngineCoreRequest::tts(text).with_options(self.request.options.clone());
         request.voice.clone_from(&self.request.voice);
         request.reference.clone_from(&self.request.reference);
+        request.saved_voice.clone_from(&self.request.saved_voice);
         // Nobody listens: the device may take as much at once as it can.
         request.live = false;
         request.options.seed = Some(u64::from_str_radix(&self.key(text)[..8], 16)?);
@@ -93,6 +95,17 @@ fn revision(store: &Store, model: &str) -> String {
         files.filter(|file| file.path().extension().is_some_and(|extension| extension == "safetensors"));
     let age = |file: std::fs::DirEntry| file.metadata().ok()?.modified().ok();
     format!("{:?} {:?} {:?}", status.manifest, status.source, weights.filter_map(age).max())
+}
+
+/// The lexicons that a request may use.
+fn lexicons(store: &Store, request: &EngineCoreRequest) -> Result<String> {
+    let mut used = store.lexicons().list()?;
+    used.retain(|saved| match &request.options.lexicons {
+        Some(named) => named.contains(&saved.name),
+        None => saved.always || !saved.voices.is_empty(),
+    });
+    let digest = || hex(&Sha256::digest(format!("{used:?}")));
+    Ok(if used.is_empty() { String::new() } else { digest() })
 }
 
 /// What the sound of a voice depends on.

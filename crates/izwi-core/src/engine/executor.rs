@@ -18,6 +18,7 @@ use std::time::Duration;
 use izwi_hub::Store;
 pub use izwi_kernels::measure::{isa_level, isa_levels};
 pub use izwi_kernels::speeds::{KernelSpeeds, ProductSpeed};
+pub(super) use izwi_models::text::lexicon::{self, LexiconIndex, Lexicons};
 pub(super) use izwi_models::text::markup::Markup;
 pub(super) use izwi_models::text::ssml::{Abilities, Filter, Manner, Places, Script};
 pub use izwi_models::text::written::{Said, Writer, WriterOptions, normalised, words_of};

@@ -53,6 +53,7 @@ pub use remote::{RemoteModel, UpstreamStatus};
 pub use replicas::ReplicaStatus;
 pub use request::{
     AudioInput, AudioStream, ChatOptions, EngineCoreRequest, ReferenceAudio, TextInput, VoiceInput,
+    check_lexicon, ipa_of, lexicon_as_pls, read_lexicon,
 };
 pub use scheduler::SchedulingPolicy;
 pub use types::{

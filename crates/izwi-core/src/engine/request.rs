@@ -6,6 +6,7 @@ mod audio_input;
 mod audio_stream;
 mod foreign;
 mod intake;
+mod lexicons;
 mod live_text;
 mod open_input;
 mod parts;
@@ -22,6 +23,7 @@ use super::types::{Priority, RequestId};
 pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
 pub(super) use intake::{Abandoned, AudioIntake, permits};
+pub use lexicons::{check_lexicon, ipa_of, lexicon_as_pls, read_lexicon};
 pub use live_text::{LiveText, first_end, sentence_ends, utterance_end};
 pub(super) use open_input::OpenInput;
 pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
@@ -75,6 +77,8 @@ pub struct EngineCoreRequest {
     pub voice: Option<String>,
     /// A voice to clone instead of using the model's own.
     pub reference: Option<VoiceInput>,
+    /// Name of the saved voice that `reference` is, for the lexicons of that voice.
+    pub saved_voice: Option<String>,
     /// Options of the speech. Absent ones take their values from `params`.
     pub options: SpeechOptions,
     /// Generation parameters; `None` for the model's own.
@@ -105,6 +109,7 @@ impl EngineCoreRequest {
             chat: ChatOptions::default(),
             voice: None,
             reference: None,
+            saved_voice: None,
             options: SpeechOptions::default(),
             params: None,
             priority: Priority::Normal,

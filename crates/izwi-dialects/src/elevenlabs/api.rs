@@ -52,9 +52,9 @@ body! {
         model_id: Option<String>,
         seed: Option<u64>,
         voice_settings: Option<VoiceSettings>,
+        pronunciation_dictionary_locators: Option<Vec<DictionaryLocator>>,
     }
-    ignores "": language_code, previous_text, next_text, previous_request_ids, next_request_ids,
-        pronunciation_dictionary_locators, use_pvc_as_ivc, apply_text_normalization,
+    ignores "": language_code, previous_text, next_text, previous_request_ids, next_request_ids, use_pvc_as_ivc, apply_text_normalization,
         apply_language_text_normalization, audio_effects;
 }
 
@@ -64,6 +64,133 @@ impl SpeechRequest {
         let settings = self.voice_settings.iter().flat_map(VoiceSettings::own_ignored);
         self.own_ignored().chain(settings).collect()
     }
+}
+
+/// Where a pronunciation dictionary is. Its version is always that of now.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsDictionaryLocator)]
+#[serde(expecting = "an object with a pronunciation_dictionary_id")]
+pub(super) struct DictionaryLocator {
+    pub(super) pronunciation_dictionary_id: String,
+}
+
+/// A rule of a pronunciation dictionary.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = ElevenLabsDictionaryRule)]
+#[serde(default, expecting = "an object with a type and a string_to_replace")]
+pub(super) struct Rule {
+    /// `alias` or `phoneme`.
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) string_to_replace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) alias: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) phoneme: Option<String>,
+    /// `ipa`, `cmu-arpabet` or `x-sampa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) alphabet: Option<String>,
+    pub(super) case_sensitive: Option<bool>,
+    pub(super) word_boundaries: Option<bool>,
+}
+
+/// A dictionary to save, of rules.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsNewDictionary)]
+#[serde(expecting = "a JSON object")]
+pub(super) struct NewDictionary {
+    #[schema(value_type = Vec<Rule>)]
+    pub(super) rules: Option<Vec<Rule>>,
+    pub(super) name: Option<String>,
+    pub(super) description: Option<String>,
+}
+
+/// Rules of a dictionary.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsNewRules)]
+#[serde(expecting = "a JSON object")]
+pub(super) struct NewRules {
+    #[schema(value_type = Vec<Rule>)]
+    pub(super) rules: Option<Vec<Rule>>,
+}
+
+/// A dictionary to save, of a file.
+#[derive(Debug, ToSchema)]
+#[schema(as = ElevenLabsDictionaryForm)]
+#[expect(dead_code, reason = "the schema of a form")]
+pub(super) struct DictionaryForm {
+    name: String,
+    description: Option<String>,
+    /// A document of W3C PLS.
+    file: String,
+}
+
+/// Rules to remove, by their strings.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = ElevenLabsRemovedRules)]
+#[serde(expecting = "a JSON object")]
+pub(super) struct RemovedRules {
+    #[schema(value_type = Vec<String>)]
+    pub(super) rule_strings: Option<Vec<String>>,
+}
+
+/// Query of `GET /v1/pronunciation-dictionaries`.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DictionariesQuery {
+    pub(super) cursor: Option<String>,
+    pub(super) page_size: Option<usize>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsAddedDictionary)]
+pub(super) struct AddedDictionary {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) created_by: &'static str,
+    pub(super) creation_time_unix: u64,
+    pub(super) version_id: String,
+    pub(super) version_rules_num: usize,
+    pub(super) description: Option<String>,
+    pub(super) permission_on_resource: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsDictionaryRules)]
+pub(super) struct DictionaryRules {
+    pub(super) id: String,
+    pub(super) version_id: String,
+    pub(super) version_rules_num: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsDictionary)]
+pub(super) struct Dictionary {
+    pub(super) id: String,
+    pub(super) latest_version_id: String,
+    pub(super) latest_version_rules_num: usize,
+    pub(super) name: String,
+    pub(super) permission_on_resource: &'static str,
+    pub(super) created_by: &'static str,
+    pub(super) creation_time_unix: u64,
+    pub(super) archived_time_unix: Option<u64>,
+    pub(super) description: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsDictionaryWithRules)]
+pub(super) struct DictionaryWithRules {
+    #[serde(flatten)]
+    pub(super) dictionary: Dictionary,
+    pub(super) rules: Vec<Rule>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ElevenLabsDictionaries)]
+pub(super) struct DictionariesPage {
+    pub(super) pronunciation_dictionaries: Vec<Dictionary>,
+    pub(super) next_cursor: Option<String>,
+    pub(super) has_more: bool,
 }
 
 /// Query of the speech routes. `enable_logging` and `optimize_streaming_latency` have no effect.
@@ -110,6 +237,7 @@ pub(crate) struct ClientMessage {
     pub(super) voice_settings: Option<VoiceSettings>,
     #[serde(alias = "generator_config")]
     pub(super) generation_config: Option<GenerationConfig>,
+    pub(super) pronunciation_dictionary_locators: Option<Vec<DictionaryLocator>>,
     pub(super) try_trigger_generation: Option<bool>,
     pub(super) flush: Option<bool>,
     #[serde(rename = "xi_api_key", alias = "xi-api-key")]
@@ -309,14 +437,13 @@ mod tests {
     fn members_without_effect_are_told() {
         let body = r#"{"text":"a","seed":1,"voice_settings":{"speed":1.1,"stability":0,"clone_strength":1},
             "previous_text":null,"next_text":"b","previous_request_ids":["x"],"next_request_ids":[],
-            "pronunciation_dictionary_locators":[{"pronunciation_dictionary_id":"x"}],"use_pvc_as_ivc":true,
+            "use_pvc_as_ivc":true,
             "apply_language_text_normalization":false,"audio_effects":{"pan":1},"unknown":1}"#;
         let request: SpeechRequest = serde_json::from_str(body).unwrap();
         let told = [
             "next_text",
             "previous_request_ids",
             "next_request_ids",
-            "pronunciation_dictionary_locators",
             "use_pvc_as_ivc",
             "apply_language_text_normalization",
             "audio_effects",

@@ -1,5 +1,5 @@
-//! ElevenLabs: text to speech over HTTP and WebSocket, speech to text, voices, models. Field names and shapes are those of the types of
-//! `elevenlabs` 2.78 for Python.
+//! ElevenLabs: text to speech over HTTP and WebSocket, speech to text, voices, models, pronunciation dictionaries. Field names
+//! and shapes are those of the types of `elevenlabs` 2.78 for Python.
 //!
 //! - Its model ids (`eleven_…`) stand for the default TTS model, and a voice id that looks like one of its own for the
 //!   default voice.
@@ -11,6 +11,7 @@
 mod alignment;
 mod api;
 mod contexts;
+mod dictionaries;
 mod formats;
 mod listing;
 mod pieces;
@@ -59,13 +60,28 @@ impl Dialect for ElevenLabs {
             .routes(routes!(listing::voices))
             .routes(routes!(listing::voices_page))
             .routes(routes!(listing::voice))
+            .routes(routes!(dictionaries::list))
+            .routes(routes!(dictionaries::show))
+            .routes(routes!(dictionaries::add_from_rules))
+            .routes(routes!(dictionaries::add_from_file))
+            .routes(routes!(dictionaries::add_rules))
+            .routes(routes!(dictionaries::set_rules))
+            .routes(routes!(dictionaries::remove_rules))
+            .routes(routes!(dictionaries::download))
             .routes(routes!(listing::user))
             .routes(routes!(listing::subscription))
             .layer(Extension(Arc::new(Semaphore::new(MAX_UNPROVEN))))
     }
 
     fn owns(&self, path: &str) -> bool {
-        let starts = ["/v1/text-to-speech/", "/v1/speech-to-text", "/v1/voices", "/v2/voices", "/v1/user"];
+        let starts = [
+            "/v1/text-to-speech/",
+            "/v1/speech-to-text",
+            "/v1/voices",
+            "/v2/voices",
+            "/v1/user",
+            "/v1/pronunciation-dictionaries",
+        ];
         starts.iter().any(|start| path.starts_with(start))
     }
 

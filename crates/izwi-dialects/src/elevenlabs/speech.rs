@@ -16,13 +16,13 @@ use izwi_server::encoding::EncodedUtterance;
 use izwi_server::extract::{ApiPath, ApiQuery, parse_json, required};
 use izwi_server::openapi::{SpeechRefusals, audio_responses};
 use izwi_server::speech::{CutOff, ResolvedSpeechOptions, SpeechChunks, audio_of, check_text};
-use izwi_server::upload;
-use izwi_server::{ApiError, AppState, Lease};
+use izwi_server::{ApiError, AppState, Lease, lexicons, upload};
 use utoipa::IntoResponses;
 use utoipa::openapi::{self, RefOr};
 
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
+use super::dictionaries::located;
 use super::formats::OutputFormat;
 use super::{HOSTED, find_voice};
 use crate::hosted::model_of;
@@ -82,7 +82,10 @@ impl Speech {
         check_text("text", &text, state.config().max_input_chars)?;
         let voice = find_voice(&voice, &engine, &state).await?;
         let speed = request.voice_settings.and_then(|settings| settings.speed);
-        let options = speech_options(speed, request.seed, &engine, &mut ignored);
+        let mut options = speech_options(speed, request.seed, &engine, &mut ignored);
+        if let Some(locators) = request.pronunciation_dictionary_locators {
+            options.lexicons = located(&lexicons::names(&state).await?, &locators, &mut ignored)?;
+        }
         let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);
         let chunks = SpeechChunks::begin(engine, request, state.config().first_audio_timeout).await?;

@@ -25,6 +25,7 @@ use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, FinishReason, StreamingOutput, Task};
 use izwi_server::extract::{ApiPath, ApiQuery, check_range, parse_json};
 use izwi_server::late_key::LateKey;
+use izwi_server::lexicons;
 use izwi_server::openapi::{SessionRefusals, UnknownModelRefusals};
 use izwi_server::speech::ResolvedSpeechOptions;
 use izwi_server::voices::Voice;
@@ -38,6 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::alignment::TimedUtterance;
 use super::api::{ClientMessage, ErrorMessage, ServerMessage, StreamQuery};
 use super::contexts::{self, ContextKey, Contexts, Limits};
+use super::dictionaries::located;
 use super::formats::OutputFormat;
 use super::speech::speech_options;
 use super::{HOSTED, find_voice};
@@ -136,6 +138,8 @@ pub(crate) struct Model {
     engine: Lease,
     /// `None` if the model has no voices.
     voice: Option<Voice>,
+    /// Names of the saved lexicons.
+    lexicons: Vec<String>,
 }
 
 /// One generation.
@@ -199,7 +203,9 @@ impl Protocol for Stream {
         let load = async move {
             let engine = state.lease(model_of(model.as_deref(), &HOSTED), Task::Tts).await?;
             let voice = find_voice(&voice, &engine, &state).await?;
-            Ok(Model { engine, voice })
+            // Without a store there are none.
+            let lexicons = lexicons::names(&state).await.unwrap_or_default();
+            Ok(Model { engine, voice, lexicons })
         };
         Some(load.boxed())
     }
@@ -354,7 +360,9 @@ impl Stream {
         if message.close_context == Some(true) && self.opening.has_many_contexts {
             return Ok(self.close_context(id));
         }
-        let has_settings = message.voice_settings.is_some() || message.generation_config.is_some();
+        let has_settings = message.voice_settings.is_some()
+            || message.generation_config.is_some()
+            || message.pronunciation_dictionary_locators.is_some();
         let text = message.text.as_deref();
         let opens = has_settings || text.is_some_and(|text| !text.is_empty());
         if has_settings || opens && !self.contexts.is_open(id) {
@@ -374,11 +382,14 @@ impl Stream {
 
     /// The options of a context, of its first message.
     fn options(&self, message: &ClientMessage) -> Result<ResolvedSpeechOptions, ApiError> {
-        let Some(Model { engine, voice }) = &self.model else {
+        let Some(Model { engine, voice, lexicons }) = &self.model else {
             return Err(ApiError::OutOfOrder("the session has no model; open another session"));
         };
         let speed = message.voice_settings.as_ref().and_then(|settings| settings.speed);
-        let options = speech_options(speed, self.opening.query.seed, engine, &mut Vec::new());
+        let mut options = speech_options(speed, self.opening.query.seed, engine, &mut Vec::new());
+        if let Some(locators) = &message.pronunciation_dictionary_locators {
+            options.lexicons = located(lexicons, locators, &mut Vec::new())?;
+        }
         ResolvedSpeechOptions::of_voice(options, voice.clone(), engine)
     }
 

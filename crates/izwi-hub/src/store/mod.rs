@@ -9,6 +9,7 @@
 //! <root>/models/.partial/<name>.lock
 //! <root>/voices/<name>.safetensors   a saved voice
 //! <root>/speakers/<name>.json        a saved speaker
+//! <root>/lexicons/<name>.json        a saved lexicon
 //! ```
 
 mod first_use;
@@ -24,7 +25,9 @@ use crate::access::Access;
 use crate::catalogue::Catalogue;
 use crate::error::{HubError, with_causes};
 use crate::files::{bytes_of, remove_folder};
+use crate::home;
 use crate::io_error::IoError;
+use crate::lexicons::LexiconStore;
 use crate::manifest::Manifest;
 use crate::progress::{ProgressSink, Silent};
 use crate::rules::is_plain_name;
@@ -45,6 +48,7 @@ pub struct Store {
     external: Option<PathBuf>,
     voices: VoiceStore,
     speakers: SpeakerStore,
+    lexicons: LexiconStore,
     catalogue: Catalogue,
     access: Access,
     accepts_changes: bool,
@@ -69,10 +73,7 @@ impl Store {
     /// # Errors
     /// No such folder can be named, or a manifest is unusable.
     pub fn open(root: Option<PathBuf>) -> Result<Self, HubError> {
-        let from_env = || std::env::var_os("IZWI_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let platform =
-            || directories::ProjectDirs::from("", "", "izwi").map(|folders| folders.data_dir().to_path_buf());
-        let root = root.or_else(from_env).or_else(platform).ok_or(HubError::NoHome)?;
+        let root = home::folder(root).ok_or(HubError::NoHome)?;
         Self::open_with(&root, Access::from_env())
     }
 
@@ -86,6 +87,7 @@ impl Store {
             external: None,
             voices: VoiceStore::at(voices::folder(root)),
             speakers: SpeakerStore::at(root),
+            lexicons: LexiconStore::at(root),
             catalogue: Catalogue::load(&root.join("manifests"))?,
             access,
             accepts_changes: false,
@@ -119,6 +121,11 @@ impl Store {
     /// The speakers that users saved.
     pub fn speakers(&self) -> &SpeakerStore {
         &self.speakers
+    }
+
+    /// The lexicons that users saved.
+    pub fn lexicons(&self) -> &LexiconStore {
+        &self.lexicons
     }
 
     /// Every model, sorted by name.

@@ -97,6 +97,48 @@ const X_SAMPA: [(&str, &str); 51] = [
     ("{", "æ"),
     ("?", "ʔ"),
 ];
+/// The symbols of the CMU dictionary, and IPA.
+const ARPABET: [(&str, &str); 39] = [
+    ("AA", "ɑ"),
+    ("AE", "æ"),
+    ("AH", "ʌ"),
+    ("AO", "ɔ"),
+    ("AW", "aʊ"),
+    ("AY", "aɪ"),
+    ("B", "b"),
+    ("CH", "tʃ"),
+    ("D", "d"),
+    ("DH", "ð"),
+    ("EH", "ɛ"),
+    ("ER", "ɝ"),
+    ("EY", "eɪ"),
+    ("F", "f"),
+    ("G", "ɡ"),
+    ("HH", "h"),
+    ("IH", "ɪ"),
+    ("IY", "i"),
+    ("JH", "dʒ"),
+    ("K", "k"),
+    ("L", "l"),
+    ("M", "m"),
+    ("N", "n"),
+    ("NG", "ŋ"),
+    ("OW", "oʊ"),
+    ("OY", "ɔɪ"),
+    ("P", "p"),
+    ("R", "ɹ"),
+    ("S", "s"),
+    ("SH", "ʃ"),
+    ("T", "t"),
+    ("TH", "θ"),
+    ("UH", "ʊ"),
+    ("UW", "u"),
+    ("V", "v"),
+    ("W", "w"),
+    ("Y", "j"),
+    ("Z", "z"),
+    ("ZH", "ʒ"),
+];
 const X_SAMPA_MARKS: [(char, &str); 3] = [('"', "ˈ"), ('%', "ˌ"), (':', "ː")];
 
 /// IPA in misaki's alphabet, its stresses before vowels; `None` where a symbol is none that a network knows, or there is no
@@ -133,6 +175,27 @@ pub(crate) fn of_x_sampa(written: &str) -> String {
         rest = &rest[length..];
     }
     ipa
+}
+
+/// Symbols of the CMU dictionary, such as `K AA1 R`, in IPA; what is no symbol stays. A vowel without stress is short.
+pub(crate) fn of_arpabet(written: &str) -> String {
+    let symbols = written.split_whitespace().map(|symbol| {
+        let (name, stress) = symbol.split_at(symbol.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        let known = ARPABET.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let ipa = match (known, stress) {
+            (Some(("AH", _)), "0") => "ə",
+            (Some(("ER", _)), "0") => "ɚ",
+            (Some((_, ipa)), _) => ipa,
+            (None, _) => symbol,
+        };
+        let mark = match stress {
+            "1" => "ˈ",
+            "2" => "ˌ",
+            _ => "",
+        };
+        format!("{mark}{ipa}")
+    });
+    symbols.collect()
 }
 
 /// Phonemes of misaki's alphabet as English networks of an accent learnt them.
@@ -227,6 +290,8 @@ mod tests {
         assert_eq!(of_x_sampa("t@\"meItoU"), "təˈmeɪtoʊ");
         assert_eq!(of_x_sampa("\"tSIk@n"), "ˈtʃɪkən");
         assert_eq!(of_x_sampa("h3:`"), "hɜː`");
+        assert_eq!(of_arpabet("T AH0 M EY1 T OW2"), "təmˈeɪtˌoʊ");
+        assert_eq!(misaki(&of_arpabet("K QQ1")), None);
         for unknown in ["", "ǂa", "hello world!", "pst", "ˈ", "a7"] {
             assert_eq!(misaki(unknown), None, "{unknown}");
         }

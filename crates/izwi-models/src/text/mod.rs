@@ -14,6 +14,7 @@ pub(crate) mod front_ends;
 pub(crate) mod heard;
 pub(crate) mod ipa;
 pub(crate) mod json_file;
+pub mod lexicon;
 pub mod markup;
 pub mod normalise;
 mod numerals;

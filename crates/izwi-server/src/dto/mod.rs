@@ -6,6 +6,7 @@ pub(crate) mod chat;
 pub(crate) mod diarized;
 pub(crate) mod diarized_segment;
 pub mod error;
+pub(crate) mod lexicon;
 pub mod listing;
 pub(crate) mod live;
 pub mod schemas;

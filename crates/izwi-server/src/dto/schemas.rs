@@ -12,9 +12,14 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::{RefOr, Schema};
 
+/// The most names in a list of lexicons.
+const MAX_LEXICONS: usize = 16;
 /// The `object` of a voice, and of one that was removed.
 pub(crate) const VOICE: &str = "audio.voice";
 pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
+/// The `object` of a lexicon, and of one that was removed.
+pub(crate) const LEXICON: &str = "lexicon";
+pub(crate) const LEXICON_DELETED: &str = "lexicon.deleted";
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
 /// Formats of a transcript.
@@ -73,8 +78,25 @@ pub(crate) fn pull_state() -> Object {
     one_of(["running", "failed"]).build()
 }
 
+/// A list of names, which may be absent.
+pub(crate) fn names(description: &str) -> Array {
+    let name = ObjectBuilder::new().schema_type(Type::String);
+    let list = ArrayBuilder::new().items(name).max_items(Some(MAX_LEXICONS)).description(Some(description));
+    let mut list = list.build();
+    list.schema_type = nullable(Type::Array);
+    list
+}
+
 pub(crate) fn voice_object() -> Object {
     one_of([VOICE]).build()
+}
+
+pub(crate) fn lexicon_object() -> Object {
+    one_of([LEXICON]).build()
+}
+
+pub(crate) fn lexicon_deleted_object() -> Object {
+    one_of([LEXICON_DELETED]).build()
 }
 
 pub(crate) fn gender() -> Object {

@@ -17,8 +17,9 @@ use crate::dto::transcription::TranscriptionRequest;
 use crate::upload::{RecordingFields, TextPart};
 
 /// The members of [`SpeechOptions`](izwi_core::engine::SpeechOptions), with the ranges that are checked.
-pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
-    vec![
+pub(super) fn speech_options() -> Vec<(&'static str, RefOr<Schema>)> {
+    let lexicons = "Names of saved lexicons to use, the first ones first; without it, those for all speech and for the voice.";
+    let options = vec![
         ("language", text("BCP 47 tag of the text; the voice's own without it.").build()),
         ("instructions", text("Style prompt, where the model takes one.").build()),
         (
@@ -46,7 +47,9 @@ pub(super) fn speech_options() -> Vec<(&'static str, Object)> {
             "repetition_penalty",
             number(0.5..=2.0, "Penalty of tokens that were generated before, 1.0 for none.").build(),
         ),
-    ]
+    ];
+    let options = options.into_iter().map(|(name, option): (_, Object)| (name, option.into()));
+    options.chain([("lexicons", schemas::names(lexicons).into())]).collect()
 }
 
 /// The members of a request that its type takes from a table of options.
@@ -56,7 +59,7 @@ pub(crate) trait OptionSchemas: ToSchema {
 
 impl OptionSchemas for SpeechRequest {
     fn options() -> Vec<(&'static str, RefOr<Schema>)> {
-        speech_options().into_iter().map(|(name, option)| (name, option.into())).collect()
+        speech_options()
     }
 }
 

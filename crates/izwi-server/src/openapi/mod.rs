@@ -17,9 +17,10 @@ pub use self::answers::{Alignment, SpeechAudio, TranscriptBody, audio_responses}
 pub(crate) use self::bodies::{AlignmentBody, AlignmentForm, SpeechBody, VoiceForm};
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{
-    AlignmentRefusals, CatalogueRefusals, LoadRefusals, MessageRefusals, NotReadyRefusals, PageRefusals,
-    PullRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals,
-    UnknownModelRefusals, UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
+    AlignmentRefusals, CatalogueRefusals, LexiconCreationRefusals, LexiconRefusals, LoadRefusals,
+    MessageRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals, SessionRefusals,
+    SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals, VoiceBlendRefusals,
+    VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::alignment::AlignmentObject;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::IntoResponses;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, LEXICON_EXISTS, LEXICON_LIMIT, NO_LEXICON};
 
 /// Declares the errors of a kind of route as groups of errors.
 macro_rules! refusals {
@@ -42,6 +42,10 @@ refusals! {
     VoiceBlendRefusals = body + model + loading + voice + internal;
     /// Errors of removing a voice.
     SavedVoiceRefusals = field + voice + internal;
+    /// Errors of reading and removing lexicons.
+    LexiconRefusals = field + lexicon + internal;
+    /// Errors of saving a lexicon.
+    LexiconCreationRefusals = body + lexicon + lexicon_saving + internal;
     /// Errors of reading a model.
     UnknownModelRefusals = field + model;
     /// Errors of reading the page.
@@ -134,6 +138,20 @@ fn saving() -> Vec<ApiError> {
     vec![
         ApiError::VoiceExists { message: text("a voice of this name exists") },
         ApiError::VoicesFull { message: text("the limit of saved voices is reached") },
+    ]
+}
+
+fn lexicon() -> Vec<ApiError> {
+    vec![ApiError::Lexicon {
+        message: text("no lexicon has this name; the message suggests others"),
+        code: NO_LEXICON,
+    }]
+}
+
+fn lexicon_saving() -> Vec<ApiError> {
+    vec![
+        ApiError::Lexicon { message: text("a lexicon of this name exists"), code: LEXICON_EXISTS },
+        ApiError::Lexicon { message: text("the limit of saved lexicons is reached"), code: LEXICON_LIMIT },
     ]
 }
 

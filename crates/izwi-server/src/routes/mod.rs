@@ -4,6 +4,7 @@ mod alignments;
 mod catalogue;
 mod diarized;
 mod docs;
+mod lexicons;
 mod models;
 mod page;
 mod paths;
@@ -85,6 +86,8 @@ fn keyed(config: &ServerConfig, dialects: Dialects) -> OpenApiRouter<AppState> {
         .merge(dialects.routes(config))
         .merge(recordings(config))
         .routes(routes!(voices::show, voices::remove))
+        .routes(routes!(lexicons::list, lexicons::create))
+        .routes(routes!(lexicons::show, lexicons::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::list_speaking))
         .routes(routes!(models::show))

@@ -1,5 +1,6 @@
 //! Markup of texts to speak: SSML and short forms, read as a whole and left out of pieces.
 
+use izwi_models::text::lexicon::Lexicons;
 use izwi_models::text::ssml::{Abilities, Filter, Script};
 
 use crate::Target;
@@ -12,7 +13,7 @@ fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(body);
     let has = |bit: u8| choices >> bit & 1 == 1;
     let abilities = Abilities { parts: has(0), rates: has(1), phonemes: has(2), english: has(3) };
-    check(&text, &Script::read(&text, abilities), abilities);
+    check(&text, &Script::read(&text, abilities, &Lexicons::default()), abilities);
 
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let whole = Filter::default().push(&text, true);

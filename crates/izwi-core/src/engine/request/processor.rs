@@ -16,9 +16,8 @@ use izwi_types::{
 
 use super::intake::AudioIntake;
 use super::text_input::MAX_TEXT_CHARS;
-use super::written_text;
 use super::{AudioInput, ChatOptions, EngineCoreRequest, OpenInput, ReferenceAudio, VoiceInput};
-use super::{audio_stream, parts, voice_input};
+use super::{audio_stream, lexicons::LexiconCache, parts, voice_input, written_text};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer, Script};
@@ -85,6 +84,7 @@ pub(in crate::engine) struct RequestProcessor {
     config: Arc<EngineCoreConfig>,
     profile: Arc<ExecutorProfile>,
     preparer: Arc<dyn RequestPreparer>,
+    lexicons: Arc<LexiconCache>,
 }
 
 impl std::fmt::Debug for RequestProcessor {
@@ -100,7 +100,7 @@ impl RequestProcessor {
         profile: Arc<ExecutorProfile>,
         preparer: Arc<dyn RequestPreparer>,
     ) -> Self {
-        Self { config, profile, preparer }
+        Self { lexicons: LexiconCache::new(config.home.clone()).into(), config, profile, preparer }
     }
 
     /// Whether preparation blocks no thread, since time is simulated.
@@ -123,7 +123,7 @@ impl RequestProcessor {
         mut request: EngineCoreRequest,
         intake: &mut AudioIntake,
     ) -> Result<(RequestInfo, Input)> {
-        let (notes, script) = written_text::take(&mut request, &self.profile)?;
+        let (notes, script) = written_text::take(&mut request, &self.profile, &self.lexicons)?;
         let (writes_figures, language) = self.figures(&mut request)?;
         let open_text = request.text_input.clone().map(OpenInput::Text);
         let open_input = open_text.or(request.audio_stream.clone().map(OpenInput::Audio));

@@ -9,7 +9,7 @@ use izwi_types::{Prepared, TextProgress};
 
 use super::Wake;
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::{Filter, RequestPreparer};
+use crate::engine::executor::{Filter, Lexicons, RequestPreparer};
 
 /// The most characters of text in one request.
 pub const MAX_TEXT_CHARS: usize = 65_536;
@@ -33,7 +33,7 @@ struct Text {
 struct State {
     /// Text that arrived before the request was prepared, as it is written.
     pending: String,
-    /// Leaves markup out of what is passed on.
+    /// Leaves markup out of what is passed on, and says the words of lexicons.
     filter: Filter,
     is_finished: bool,
     attached: Option<Attached>,
@@ -86,7 +86,7 @@ impl TextInput {
     pub fn tokens_left(&self) -> Option<usize> {
         let state = self.lock();
         let left = state.attached.as_ref()?.progress.tokens_left;
-        Some(left.saturating_sub(state.filter.held_bytes()))
+        Some((left / state.filter.growth()).saturating_sub(state.filter.held_bytes()))
     }
 
     fn extend(&self, text: &str, is_last: bool) -> Result<()> {
@@ -112,6 +112,11 @@ impl TextInput {
         }
         state.is_finished = is_last;
         Ok(())
+    }
+
+    /// Says the words of lexicons in the text, nothing of which was taken yet.
+    pub(super) fn use_lexicons(&self, lexicons: Lexicons, is_english: bool) {
+        self.lock().filter = Filter::with_lexicons(lexicons, is_english);
     }
 
     /// Takes the text that arrived so far behind `first`, without markup, and whether it is all.

@@ -8,9 +8,10 @@ use izwi_types::{Task, TextNotes, excerpt, languages};
 
 use super::EngineCoreRequest;
 use super::foreign;
+use super::lexicons::LexiconCache;
 use super::text_input::MAX_TEXT_CHARS;
 use crate::engine::error::{EngineError, Result};
-use crate::engine::executor::{Abilities, ExecutorProfile, Markup, Script};
+use crate::engine::executor::{Abilities, ExecutorProfile, Lexicons, Markup, Script};
 
 /// Lines of a text as they are spoken: without the marks of Markdown and HTML, addresses in words.
 pub fn plain_text(text: &str) -> String {
@@ -22,20 +23,23 @@ pub fn plain_text(text: &str) -> String {
 }
 
 /// Moves the words of the text that has arrived so far into the request. An input that has ended is complete text. Returns
-/// what is said otherwise, and the script of a text with markup.
+/// what is said otherwise, and the script of a text with markup or words of lexicons.
 ///
 /// # Errors
-/// The model takes no text that arrives while it is spoken, or there is nothing but markup.
+/// The model takes no text that arrives while it is spoken, there is nothing but markup, or a lexicon cannot be used.
 pub(super) fn take(
     request: &mut EngineCoreRequest,
     profile: &ExecutorProfile,
+    lexicons: &LexiconCache,
 ) -> Result<(TextNotes, Option<Script>)> {
     if request.task_type != Task::Tts && request.text_input.is_none() {
         return Ok((TextNotes::default(), None));
     }
-    let is_english = language(request, profile) == Some("en".to_owned());
+    let language = language(request, profile);
+    let is_english = language.as_deref().and_then(languages::code_of) == Some("en".to_owned());
+    let lexicons = lexicons.of(request, language.as_deref())?;
     let (markup, script) = match (&request.text_input, &mut request.text) {
-        (Some(_), _) => (take_open(request, profile)?, None),
+        (Some(_), _) => (take_open(request, profile, lexicons, is_english)?, None),
         (None, Some(text)) if text.len() <= MAX_TEXT_CHARS * 4 => {
             let abilities = Abilities {
                 parts: profile.speaks_parts,
@@ -43,7 +47,7 @@ pub(super) fn take(
                 phonemes: profile.speaks_parts && profile.info.takes_phonemes,
                 english: is_english,
             };
-            let mut script = Script::read(text, abilities);
+            let mut script = Script::read(text, abilities, &lexicons);
             let told = std::mem::take(&mut script.told);
             if script.is_marked {
                 check_words(&script, text)?;
@@ -57,23 +61,34 @@ pub(super) fn take(
     Ok((TextNotes { markup, foreign, ..TextNotes::default() }, script))
 }
 
-/// Code of the language that a text is read in: the one asked for, or that of its voice.
+/// Tag of the language that a text is read in: the one asked for, or that of its voice.
 fn language(request: &EngineCoreRequest, profile: &ExecutorProfile) -> Option<String> {
-    let asked = request.options.language.as_deref().and_then(languages::code_of);
+    let known = |tag: &str| {
+        let code = languages::code_of(tag)?;
+        let has_region = tag.get(..code.len()).is_some_and(|start| start.eq_ignore_ascii_case(&code));
+        Some(if has_region { tag.to_owned() } else { code })
+    };
+    let asked = request.options.language.as_deref().and_then(known);
     let voices = &profile.info.voices;
     let named = request.voice.as_deref().and_then(|name| voices.iter().find(|voice| voice.id == name));
-    let voice = || languages::code_of(&named.or(voices.first())?.language);
+    let voice = || known(&named.or(voices.first())?.language);
     asked.or_else(voice).or_else(|| profile.languages.first().cloned())
 }
 
 /// Moves the text of an input that has arrived so far into the request. Returns the markup that was left out.
-fn take_open(request: &mut EngineCoreRequest, profile: &ExecutorProfile) -> Result<Vec<String>> {
+fn take_open(
+    request: &mut EngineCoreRequest,
+    profile: &ExecutorProfile,
+    lexicons: Lexicons,
+    is_english: bool,
+) -> Result<Vec<String>> {
     let Some(input) = &request.text_input else { return Ok(Vec::new()) };
     if !profile.info.appends_text || request.task_type != Task::Tts {
         let model = &profile.model;
         let message = format!("model '{model}' takes a text as a whole; send it without a text input");
         return Err(EngineError::invalid("input", message));
     }
+    input.use_lexicons(lexicons, is_english);
     let (text, is_complete) = input.take_pending(request.text.as_deref().unwrap_or_default());
     let markup = input.take_markup();
     request.text = Some(text);

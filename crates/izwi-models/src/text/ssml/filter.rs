@@ -1,10 +1,11 @@
-//! Leaves markup out of a text that arrives in pieces: a mark may be cut anywhere.
+//! Leaves markup out of a text that arrives in pieces, where a mark may be cut anywhere, and says the words of lexicons.
 
 use super::marks::{self, Kind};
 use super::tell;
+use crate::text::lexicon::{Lexicons, Respeller};
 
 /// Leaves markup out of a text that arrives in pieces, and keeps what was left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
     /// The beginning of what may be a mark.
     held: String,
@@ -13,9 +14,15 @@ pub struct Filter {
     last: Option<char>,
     /// Whether a mark came after it.
     is_behind_mark: bool,
+    respeller: Respeller,
 }
 
 impl Filter {
+    /// With lexicons for a text that is English or not.
+    pub fn with_lexicons(lexicons: Lexicons, is_english: bool) -> Self {
+        Self { respeller: Respeller::new(lexicons, is_english), ..Self::default() }
+    }
+
     /// The text that can be passed on with this piece.
     pub fn push(&mut self, piece: &str, is_last: bool) -> String {
         let text = std::mem::take(&mut self.held) + piece;
@@ -34,12 +41,18 @@ impl Filter {
         let end = marks.open.unwrap_or(text.len());
         self.pass(&text[copied..end], &mut plain);
         text[end..].clone_into(&mut self.held);
-        plain
+        let Self { respeller, told, .. } = self;
+        respeller.push(&plain, is_last, |word| tell(told, word))
     }
 
-    /// Bytes that wait for the end of what may be a mark.
+    /// Bytes that wait for the end of what may be a mark or a word of a lexicon.
     pub fn held_bytes(&self) -> usize {
-        self.held.len()
+        self.held.len() + self.respeller.held_bytes()
+    }
+
+    /// How many times as long as it is written a text may become.
+    pub fn growth(&self) -> usize {
+        self.respeller.growth()
     }
 
     /// The marks that were left out since the last call, each once.

@@ -10,6 +10,7 @@ use super::pauses::{self, Pauses};
 use super::places::Places;
 use super::{entities, say_as, tell};
 use crate::text::ipa;
+use crate::text::lexicon::{Entry as Pronunciation, Lexicons, Saying, ipa_of, short_form};
 use izwi_types::WordSounds;
 
 /// The most parts of a text; further marks that would part it are told.
@@ -41,7 +42,7 @@ pub struct Script {
     pub end: usize,
     /// Marks that are not obeyed, or not wholly, each once.
     pub told: Vec<String>,
-    /// Whether there are marks at all; without them the text is spoken just as it is written.
+    /// Whether there are marks or words of lexicons at all; without them the text is spoken just as it is written.
     pub is_marked: bool,
 }
 
@@ -61,10 +62,10 @@ pub struct Part {
 }
 
 impl Script {
-    /// Reads a written text.
-    pub fn read(text: &str, abilities: Abilities) -> Self {
+    /// Reads a written text, its words by lexicons.
+    pub fn read(text: &str, abilities: Abilities, lexicons: &Lexicons) -> Self {
         let marks: Vec<Mark<'_>> = marks::find(text).collect();
-        let mut reader = Reader::new(text, abilities, &marks);
+        let mut reader = Reader::new(text, abilities, lexicons, &marks);
         for mark in &marks {
             reader.text(mark.range.start);
             reader.mark(mark);
@@ -112,6 +113,7 @@ enum Replacement<'a> {
 struct Reader<'a> {
     written: &'a str,
     abilities: Abilities,
+    lexicons: &'a Lexicons,
     /// How much of the text is read.
     at: usize,
     elements: Vec<Element<'a>>,
@@ -129,7 +131,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(written: &'a str, abilities: Abilities, marks: &'a [Mark<'a>]) -> Self {
+    fn new(written: &'a str, abilities: Abilities, lexicons: &'a Lexicons, marks: &'a [Mark<'a>]) -> Self {
         let ends = marks.iter().filter_map(|mark| match &mark.kind {
             Kind::Close { name } => Some((name.as_str(), mark.range.start)),
             _ => None,
@@ -137,6 +139,7 @@ impl<'a> Reader<'a> {
         Self {
             written,
             abilities,
+            lexicons,
             at: 0,
             elements: Vec::new(),
             ends: ends.collect(),
@@ -164,12 +167,49 @@ impl<'a> Reader<'a> {
         if self.elements.iter().any(|element| element.name == "speak") {
             for (entity, character) in entities::find(&self.written[range.clone()]) {
                 let entity = range.start + entity.start..range.start + entity.end;
-                self.say(&self.written[said..entity.start], said..entity.start, true);
+                self.say_words(said..entity.start);
                 self.say(character.encode_utf8(&mut [0; 4]), entity.clone(), false);
                 said = entity.end;
             }
         }
+        self.say_words(said..range.end);
+    }
+
+    /// Says a stretch as it is written, but for the words of lexicons.
+    fn say_words(&mut self, range: Range<usize>) {
+        let (lexicons, text) = (self.lexicons, &self.written[range.clone()]);
+        let mut said = range.start;
+        for (word, found) in lexicons.find(text, true) {
+            let mut word = range.start + word.start..range.start + word.end;
+            self.say(&self.written[said..word.start], said..word.start, true);
+            self.say_pronounced(&mut word, found);
+            said = word.end;
+        }
         self.say(&self.written[said..range.end], said..range.end, true);
+    }
+
+    /// Says a word of a lexicon, and the possessive ending behind it where it is said by its sounds.
+    fn say_pronounced(&mut self, word: &mut Range<usize>, found: &Pronunciation) {
+        self.script.is_marked = true;
+        let written = &self.written[word.clone()];
+        let Abilities { phonemes, english, .. } = self.abilities;
+        match found.saying(phonemes, english) {
+            Saying::Sounds(phonemes) => {
+                let ending = if english { possessive(phonemes, &self.written[word.end..]) } else { None };
+                let (sound, length) = ending.unwrap_or_default();
+                word.end += length;
+                self.say_sounds(&format!("{phonemes}{sound}"), word.clone());
+            }
+            Saying::Words(words) => self.say(words, word.clone(), false),
+            Saying::Respelled(respelled) => {
+                tell(&mut self.script.told, &short_form(written, found));
+                self.say(&respelled, word.clone(), false);
+            }
+            Saying::Unchanged => {
+                tell(&mut self.script.told, &short_form(written, found));
+                self.say(written, word.clone(), true);
+            }
+        }
     }
 
     /// Whether something else is said in place of what is read.
@@ -242,11 +282,8 @@ impl<'a> Reader<'a> {
             }
             "phoneme" => {
                 let sounds = value("ph").map(entities::decoded);
-                let ipa = match value("alphabet").unwrap_or("ipa") {
-                    "ipa" => sounds,
-                    "x-sampa" => sounds.map(|sounds| ipa::of_x_sampa(&sounds)),
-                    _ => None,
-                };
+                let alphabet = value("alphabet").unwrap_or("ipa");
+                let ipa = sounds.and_then(|sounds| ipa_of(alphabet, &sounds).ok());
                 let phonemes = ipa.and_then(|ipa| ipa::misaki(&ipa)).filter(|_| self.abilities.phonemes);
                 replacement = phonemes.map(Replacement::Sounds);
                 replacement.is_some()
@@ -419,17 +456,32 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The sound of a possessive ending that a text begins with, behind a word of these sounds, and its length in the text.
+fn possessive(phonemes: &str, text: &str) -> Option<(&'static str, usize)> {
+    let ending = ["'s", "’s"].into_iter().find(|ending| text.starts_with(ending))?;
+    let is_end = !text[ending.len()..].starts_with(char::is_alphanumeric);
+    let sound = match phonemes.chars().next_back()? {
+        's' | 'z' | 'ʃ' | 'ʒ' | 'ʧ' | 'ʤ' => "ɪz",
+        'p' | 't' | 'k' | 'f' | 'θ' => "s",
+        _ => "z",
+    };
+    is_end.then_some((sound, ending.len()))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::text::lexicon::{self, LexiconIndex};
 
     const ALL: Abilities = Abilities { parts: true, rates: true, phonemes: true, english: true };
 
     #[track_caller]
     fn check(written: &str, parts: &[&str], told: &[&str]) {
-        let script = Script::read(written, ALL);
+        let script = Script::read(written, ALL, &Lexicons::default());
         let texts: Vec<&str> = script.parts.iter().map(|part| part.text.as_str()).collect();
         assert_eq!(texts, parts, "{written}");
         assert_eq!(script.told, told, "{written}");
@@ -446,11 +498,12 @@ mod tests {
         check("a <break time=\"soon\"/> b", &["a  b"], &["<break time=\"soon\"/>"]);
         check("a [pause 12s] b", &["a", "b"], &["[pause 12s]"]);
         check("Cut <break time=\"1", &["Cut"], &["<break time=\"1"]);
-        let script = Script::read("<break/> a! [pause 1s] — [pause 2s] b [pause 3s]", ALL);
+        let script =
+            Script::read("<break/> a! [pause 1s] — [pause 2s] b [pause 3s]", ALL, &Lexicons::default());
         let silences: Vec<u32> = script.parts.iter().map(|part| part.silence_ms).collect();
         assert_eq!((silences, script.silence_ms), (vec![750, 3_000], 3_000));
         assert_eq!(script.parts[1].text, "—  b");
-        let alone = Script::read("a [pause] b", Abilities::default());
+        let alone = Script::read("a [pause] b", Abilities::default(), &Lexicons::default());
         assert_eq!((alone.text().as_str(), &alone.told[..]), ("a  b", &["[pause]".to_owned()][..]));
     }
 
@@ -475,7 +528,7 @@ mod tests {
         check("<say-as interpret-as=\"ordinal\">x</say-as>", &["x"], &["<say-as interpret-as=\"ordinal\">x"]);
         check("<say-as interpret-as=\"vowels\">x</say-as>", &["x"], &["<say-as interpret-as=\"vowels\">"]);
         let written = "I <sub alias=\"you and me\">us</sub> go";
-        let part = &Script::read(written, ALL).parts[0];
+        let part = &Script::read(written, ALL, &Lexicons::default()).parts[0];
         let said: Vec<&str> = [1, 5, 12, 15].map(|at| &written[..part.places.written(at)]).into();
         assert_eq!(said, ["I", &written[..28], &written[..28], written]);
     }
@@ -485,6 +538,7 @@ mod tests {
         let script = Script::read(
             "A <prosody rate=\"50%\" volume=\"-20dB\">b <prosody rate=\"fast\">c</prosody></prosody> d",
             ALL,
+            &Lexicons::default(),
         );
         let manners: Vec<(&str, f32, f32)> = script
             .parts
@@ -500,13 +554,13 @@ mod tests {
     fn words_have_the_sounds_that_are_given() {
         let written =
             "A {tomato|/təˈmeɪtoʊ/}, <phoneme alphabet=\"x-sampa\" ph=\"&quot;tSIk@n\">你</phoneme>.";
-        let script = Script::read(written, ALL);
+        let script = Script::read(written, ALL, &Lexicons::default());
         let part = &script.parts[0];
         assert_eq!((part.text.as_str(), script.told.len()), ("A tomato, word.", 0));
         let sounds: Vec<(&str, &str)> =
             part.sounds.iter().map(|word| (&part.text[word.range.clone()], word.phonemes.as_str())).collect();
         assert_eq!(sounds, [("tomato", "təmˈAtO"), ("word", "ʧˈɪkən")]);
-        let without = Script::read(written, Abilities { phonemes: false, ..ALL });
+        let without = Script::read(written, Abilities { phonemes: false, ..ALL }, &Lexicons::default());
         assert_eq!((without.text().as_str(), without.told.len()), ("A tomato, 你.", 2));
         check("<phoneme ph=\"ǂ\">x</phoneme>", &["x"], &["<phoneme ph=\"ǂ\">"]);
         check(
@@ -514,6 +568,27 @@ mod tests {
             &["x"],
             &["<phoneme alphabet=\"pinyin\" ph=\"a\">"],
         );
+    }
+
+    #[test]
+    fn words_of_lexicons_are_said_as_they_say() {
+        let lexicon = lexicon::read("Izwi = /ˈiːzwi/\nnginx = engine x\nLee = /liː/ = Leigh").unwrap();
+        let lexicons = Lexicons::from(vec![Arc::new(LexiconIndex::new(&lexicon).unwrap())]);
+        let written = "Izwi’s [pause] nginx, <sub alias=\"Lee\">x</sub> {Lee|/laɪ/} Lee<break/>.";
+        let script = Script::read(written, ALL, &lexicons);
+        let texts: Vec<&str> = script.parts.iter().map(|part| part.text.as_str()).collect();
+        assert_eq!(texts, ["Izwi’s", "engine x, Lee Lee Lee"]);
+        let sounds = script.parts.iter().flat_map(|part| &part.sounds).map(|word| word.phonemes.as_str());
+        assert_eq!(sounds.collect::<Vec<_>>(), ["ˈiːzwiz", "lI", "liː"]);
+        assert!(script.told.is_empty() && script.is_marked, "{:?}", script.told);
+        let part = &script.parts[1];
+        assert_eq!(&written[..part.places.written("engine".len())], &written[..written.find(',').unwrap()]);
+        let letters = Script::read(written, Abilities { phonemes: false, ..ALL }, &lexicons);
+        assert_eq!(letters.text(), "eezwee’s engine x, Lee Lee Leigh");
+        assert_eq!(letters.told, ["{Izwi|/ˈiːzwi/}", "{Lee|/laɪ/}"]);
+        let other = Abilities { phonemes: false, english: false, ..ALL };
+        assert_eq!(Script::read("Izwi", other, &lexicons).text(), "Izwi");
+        assert!(!Script::read("nothing", ALL, &lexicons).is_marked);
     }
 
     #[test]
@@ -535,10 +610,10 @@ mod tests {
             "[pause the film]",
             "<3 {a|b}",
         ] {
-            let script = Script::read(text, ALL);
+            let script = Script::read(text, ALL, &Lexicons::default());
             assert_eq!((script.text().as_str(), script.is_marked), (text, false));
         }
-        assert_eq!(Script::read("<break/> [pause]", ALL).parts, []);
+        assert_eq!(Script::read("<break/> [pause]", ALL, &Lexicons::default()).parts, []);
     }
 
     proptest! {
@@ -561,7 +636,7 @@ mod tests {
             ),
         ) {
             let text = parts.concat();
-            let script = Script::read(&text, ALL);
+            let script = Script::read(&text, ALL, &Lexicons::default());
             for part in &script.parts {
                 let mut last = 0;
                 for at in (0..=part.text.len()).filter(|&at| part.text.is_char_boundary(at)) {
@@ -589,7 +664,7 @@ mod tests {
         ] {
             let text = unit.repeat(260_000 / unit.len());
             // A quadratic reader takes longer than a test may.
-            let script = Script::read(&text, ALL);
+            let script = Script::read(&text, ALL, &Lexicons::default());
             assert!(script.parts.len() <= MAX_PARTS + 1, "{unit}: {} parts", script.parts.len());
         }
     }
