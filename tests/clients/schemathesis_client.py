@@ -18,7 +18,7 @@ CONFIG = pathlib.Path(__file__).with_name("schemathesis.toml")
 # can do, and which fields exclude each other.
 BEYOND_THE_SCHEMA = {
     "/v1/audio/speech": {"ref_audio", "ref_text", "x_vector_only_mode", "voice", "speed", "instructions", "language"}
-    | {"response_format", "sample_rate", "bit_rate", "word_times"},
+    | {"response_format", "sample_rate", "bit_rate", "word_times", "lexicons"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
@@ -27,6 +27,7 @@ BEYOND_THE_SCHEMA = {
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
+    "/v1/lexicons": {"text", "entries"},
     # The server of the test has no store.
     "/v1/models/{id}/pull": {"model"},
     "/v1/speak": {"text", "encoding", "container", "sample_rate", "bit_rate", "speed", "model", "voice", "seed", "language"},

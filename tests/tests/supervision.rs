@@ -78,6 +78,35 @@ async fn an_engine_that_failed_is_loaded_again() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_whose_device_gave_up_is_loaded_again_at_once() -> Result<()> {
+    let loads = AtomicUsize::new(0);
+    let loader: Loader = Arc::new(move |name: &str| {
+        let config = EngineCoreConfig { model: name.to_owned(), num_threads: 1, ..Default::default() };
+        let is_first = loads.fetch_add(1, Ordering::SeqCst) == 0;
+        let script = Box::new(move |_: &StepPlan| is_first.then_some(Fault::Device));
+        let model = SimulatedModel { autoregressive: false, script: Some(script), ..Default::default() };
+        let executor = SimulatedExecutor::new(&config, model);
+        Engine::with_executor(config, Box::new(executor)).map_err(|error| error.to_string())
+    });
+    let restart = RestartPolicy { first_pause: Duration::from_millis(1), ..Default::default() };
+    let registry = Registry::with_loader(
+        RegistryConfig { restart, ..RegistryConfig::new("hung-gpu") },
+        Vec::new(),
+        loader,
+    );
+    registry.load_defaults();
+    let server = TestServer::listen(ServerConfig::default(), registry, Recorder::install()?).await?;
+    eventually("the model", || async { Ok(probe(&server, "/readyz").await?.0 == 200) }).await?;
+    // One step is enough: it is not tried again.
+    let failed = speak(&server, "hung-gpu").await?;
+    ensure!(failed.status().is_server_error(), "{}", failed.status());
+    eventually("the model again", || async { Ok(speak(&server, "hung-gpu").await?.status() == 200) }).await?;
+    assert_eq!(server.metric("izwi_engine_failures_total", &["model=\"hung-gpu\""]).await?, 1.0);
+    ensure!(server.metric("izwi_device_faults_total", &["device="]).await? >= 1.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_default_model_that_keeps_failing_fails_liveness() -> Result<()> {
     let loader: Loader = Arc::new(|name: &str| engine(name, name != "sound"));
     let pause = Duration::from_millis(1);

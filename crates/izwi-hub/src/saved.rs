@@ -161,7 +161,7 @@ impl<T: Saved> SavedFiles<T> {
     /// # Errors
     /// Nothing has it, its file is damaged, or a file operation failed.
     pub fn read(&self, name: &str) -> Result<T, SavedError> {
-        let path = self.file(name)?;
+        let Ok(path) = self.file(name) else { return Err(self.unknown(name)) };
         let damaged = |reason| SavedError::Damaged { kind: T::KIND, name: name.to_owned(), reason };
         let size = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
@@ -183,7 +183,7 @@ impl<T: Saved> SavedFiles<T> {
     fn unknown(&self, name: &str) -> SavedError {
         let names = self.names().unwrap_or_default();
         let remedy = suggest(name, &format!("{}s", T::KIND), names.iter().map(String::as_str));
-        SavedError::Unknown { kind: T::KIND, name: name.to_owned(), remedy }
+        SavedError::Unknown { kind: T::KIND, name: excerpt(name), remedy }
     }
 
     /// Checks that something can be saved by this name.
@@ -238,7 +238,7 @@ impl<T: Saved> SavedFiles<T> {
     /// # Errors
     /// Nothing has it, or a file operation failed.
     pub fn remove(&self, name: &str) -> Result<(), SavedError> {
-        let path = self.file(name)?;
+        let Ok(path) = self.file(name) else { return Err(self.unknown(name)) };
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.unknown(name)),
             other => Ok(other.map_err(IoError::at("remove", &path))?),

@@ -84,6 +84,12 @@ fn open_gpu() -> Option<Device> {
     })
 }
 
+/// Makes the next [`open`] of the device open it anew: after a fault the driver may refuse all further work of the old opening.
+/// What is on that one stays there.
+pub fn forget(device: &Device) {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| !known.same_device(device));
+}
+
 /// Frees the buffers that the device's allocator keeps for later operations. Waits for the operations in progress.
 ///
 /// # Errors
@@ -136,6 +142,8 @@ pub(crate) fn of_tests() -> Device {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Tensor;
+
     use super::*;
 
     #[test]
@@ -163,6 +171,53 @@ mod tests {
             Some(gpu) => assert!(!gpu.name.is_empty() && gpu.working_set_bytes > 0, "{gpu:?}"),
             None => assert!(open(DeviceChoice::Metal(0)).is_err()),
         }
+    }
+
+    #[test]
+    fn a_device_that_is_forgotten_is_opened_anew() {
+        let device = of_tests();
+        let before = Tensor::arange(0f32, 8.0, &device).unwrap();
+        forget(&device);
+        let again = of_tests();
+        assert_eq!(device.same_device(&again), device.is_cpu());
+        let choice = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+        assert!(name(&again).starts_with(&choice), "{}", name(&again));
+        assert_eq!(before.to_vec1::<f32>().unwrap().len(), 8);
+        assert_eq!(
+            Tensor::arange(0f32, 8.0, &again).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap(),
+            28.0
+        );
+    }
+
+    /// Run with EMU_FAIL by the test below.
+    #[test]
+    fn sums_fail_or_not() {
+        let device = of_tests();
+        let sum = |device: &Device| {
+            Tensor::ones(64, candle_core::DType::F32, device)?.affine(2.0, 0.0)?.sum_all()?.to_scalar::<f32>()
+        };
+        for _ in 0..3 {
+            match sum(&device) {
+                Ok(sum) => println!("sum {sum}"),
+                Err(error) => {
+                    println!("failed: {error}");
+                    forget(&device);
+                    println!("again {}", sum(&of_tests()).unwrap());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn work_that_the_gpu_gave_up_is_an_error_and_a_new_opening_works() {
+        if std::env::var_os("EMU_OUT").is_none() {
+            return;
+        }
+        let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+        tests.args(["--exact", "device::tests::sums_fail_or_not", "--nocapture"]).env("EMU_FAIL", "2");
+        let output = String::from_utf8(tests.output().unwrap().stdout).unwrap();
+        assert!(output.contains("failed: ") && output.contains("GPU Timeout"), "{output}");
+        assert!(output.contains("again 128") && output.contains("sum 128"), "{output}");
     }
 
     #[test]

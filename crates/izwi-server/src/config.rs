@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_hub::{Store, VoiceStore};
+use izwi_hub::{LexiconStore, Store, VoiceStore};
 
 use crate::traces::Traces;
 
@@ -18,6 +18,8 @@ pub struct ServerConfig {
     pub allowed_origins: Vec<String>,
     /// Saved voices; `None` saves none.
     pub voices: Option<VoiceStore>,
+    /// Saved lexicons, those of the engines; `None` saves none.
+    pub lexicons: Option<LexiconStore>,
 
     /// The model store, from which models are pulled while the server runs; `None` pulls none.
     pub store: Option<Store>,
@@ -168,6 +170,7 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             voices: None,
+            lexicons: None,
             store: None,
             allow_pull: true,
             instance: None,

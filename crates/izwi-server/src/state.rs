@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use izwi_audio::vad::VadModel;
 use izwi_core::engine::Task;
-use izwi_hub::{LexiconStore, Store, VoiceStore};
+use izwi_hub::{LexiconStore, VoiceStore};
 use izwi_types::{TextNote, TextNotes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -156,9 +156,9 @@ impl AppState {
         self.inner.voices.as_ref()
     }
 
-    /// The saved lexicons, if the server has a store.
-    pub fn lexicons(&self) -> Option<&LexiconStore> {
-        self.pulls().store().ok().map(Store::lexicons)
+    /// The saved lexicons, if a folder is configured.
+    pub(crate) fn lexicons(&self) -> Option<&LexiconStore> {
+        self.config().lexicons.as_ref()
     }
 
     /// The model store, and the pulls from it.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use izwi_core::engine::config::DEFAULT_MODEL;
 use izwi_core::engine::{Engine, EngineCoreConfig};
-use izwi_hub::Store;
+use izwi_hub::LexiconStore;
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{TestServer, eventually};
 
@@ -33,8 +33,8 @@ async fn the_elevenlabs_package_speaks_streams_transcribes_and_lists() -> Result
     let registry = Registry::new(RegistryConfig { default_asr, ..RegistryConfig::new(DEFAULT_MODEL) });
     registry.set(DEFAULT_MODEL, Slot::Ready(engine.clone()));
     registry.set(ASR, Slot::Ready(load(ASR).await?));
-    let store = Some(Store::open(Some(home.clone()))?);
-    let server = ServerConfig { api_key: Some(KEY.to_owned()), store, ..ServerConfig::default() };
+    let lexicons = LexiconStore::open(Some(home.clone()));
+    let server = ServerConfig { api_key: Some(KEY.to_owned()), lexicons, ..ServerConfig::default() };
     let server = TestServer::listen(server, registry, Recorder::install()?).await?;
     let url = format!("http://{}", server.address);
     let stdout = python("elevenlabs_client.py", &[&url, KEY]).await?;

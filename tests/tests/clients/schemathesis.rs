@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
-use izwi_hub::{Task, VoiceStore};
+use izwi_hub::{LexiconStore, Task, VoiceStore};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig};
 use izwi_tests::{TestServer, eventually};
 
@@ -39,7 +39,7 @@ fn load(name: &str, arbiter: &Arc<DeviceArbiter>) -> Result<Engine, String> {
     Engine::with_executor_on(config, executor, arbiter).map_err(|error| error.to_string())
 }
 
-/// A server with a simulated model for each task, which loads them again after an unload and saves voices in `folder`.
+/// A server with a simulated model for each task, which loads them again after an unload and saves voices and lexicons in `folder`.
 async fn server(folder: &std::path::Path) -> Result<TestServer> {
     let arbiter = DeviceArbiter::new();
     let loader: Loader = Arc::new(move |name: &str| load(name, &arbiter));
@@ -49,7 +49,8 @@ async fn server(folder: &std::path::Path) -> Result<TestServer> {
     let offers = vec![offer(SPEAKER, Task::Tts), offer(LISTENER, Task::Asr), offer(CONVERSER, Task::Chat)];
     let registry = Registry::with_loader(registry_config, offers, loader);
     registry.load_defaults();
-    let config = ServerConfig { voices: Some(VoiceStore::at(folder)), ..ServerConfig::default() };
+    let lexicons = LexiconStore::open(Some(folder.to_owned()));
+    let config = ServerConfig { voices: Some(VoiceStore::at(folder)), lexicons, ..ServerConfig::default() };
     let server = TestServer::listen(config, registry, Recorder::install()?).await?;
     eventually("the models", || async { Ok(server.get("/readyz").await?.status() == 200) }).await?;
     Ok(server)

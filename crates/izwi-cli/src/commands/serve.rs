@@ -99,6 +99,7 @@ async fn serve(
     };
     let config = ServerConfig {
         voices: Some(store.voices().clone()),
+        lexicons: Some(store.lexicons().clone()),
         vad_weights: Some(store.vad_weights()),
         store: Some(store),
         max_open_files,

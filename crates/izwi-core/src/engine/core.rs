@@ -26,7 +26,7 @@ use super::error::EngineError;
 use super::executor::parts::PartsExecutor;
 use super::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
-use super::metrics::MetricsCollector;
+use super::metrics::{MetricsCollector, count_device_fault};
 use super::qos::{Event, Outlook, Qos};
 use super::request::workload;
 use super::scheduler::{ScheduleDecision, ScheduleResult, ScheduledRequest, Scheduler};
@@ -298,10 +298,14 @@ impl EngineCore {
         self.status.steps += 1;
         self.metrics.step(&returned.schedule, returned.times.waited, returned.times.executed);
         match returned.executor {
+            Ok(executor) if executor.has_lost_device() => {
+                count_device_fault(&executor.profile().device);
+                self.die("its device gave up the work of a step");
+            }
             Ok(executor) => self.executor = Some(executor),
             Err(lost) => self.die(&format!("{lost}; restart the service")),
         }
-        if returned.failed && returned.schedule.batch_size() > 1 {
+        if self.executor.is_some() && returned.failed && returned.schedule.batch_size() > 1 {
             self.retry(&returned.schedule, &returned.results);
             return Vec::new();
         }

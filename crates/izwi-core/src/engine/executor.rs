@@ -184,6 +184,11 @@ pub trait ModelExecutor: Send {
     /// The step failed for all of its sequences.
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
 
+    /// Whether the device gave up the work of a step: nothing that is on it can be used any more.
+    fn has_lost_device(&self) -> bool {
+        false
+    }
+
     /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
     /// within a task of the runtime, whose clock may be paused. The plan of a step of the warm-up has no items, only a shape.
     fn simulated_time(&mut self, _plan: &StepPlan) -> Option<SimulatedTime> {

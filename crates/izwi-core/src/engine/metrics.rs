@@ -106,12 +106,18 @@ pub fn describe() {
         "Whether a replica of a model on one of several devices takes requests"
     );
     describe_counter!("izwi_replica_requests_total", "Requests that a replica of a model took, by device");
+    describe_counter!("izwi_device_faults_total", "Times that a GPU gave up its work and was opened anew");
     describe_gauge!("izwi_build_info", "Constant 1, labelled with version and device");
 }
 
 /// Sets `izwi_build_info`.
 pub fn set_build_info(device: &str) {
     gauge!("izwi_build_info", "version" => env!("CARGO_PKG_VERSION"), "device" => device.to_owned()).set(1.0);
+}
+
+/// Counts that a device gave up the work of an engine.
+pub(super) fn count_device_fault(device: &str) {
+    counter!("izwi_device_faults_total", "device" => device.to_owned()).increment(1);
 }
 
 /// Counts a rejected request. `reason` is one of a fixed set of words.

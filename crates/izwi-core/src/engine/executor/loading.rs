@@ -17,7 +17,7 @@ use izwi_nn::device::{self, Device, Gpu};
 use izwi_nn::self_check;
 use izwi_types::{DeviceChoice, PrepareLimits, Voice};
 
-use super::messages::{chain, with_remedy};
+use super::messages::{chain, load_error};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 
@@ -221,7 +221,7 @@ pub(super) fn open(choice: DeviceChoice) -> Result<Device> {
             tracing::warn!(error = chain(&error), "auto uses the CPU");
             Ok(Device::Cpu)
         }
-        Err(error) => Err(EngineError::Load(with_remedy(&error, &device))),
+        Err(error) => Err(load_error(&error, &device)),
     }
 }
 
@@ -241,7 +241,7 @@ fn load_on(source: &Source, config: &EngineCoreConfig, choice: DeviceChoice) -> 
         Source::Checkpoint { family, folder, .. } => families::load(family, folder, &options),
     };
     let model = model.map_err(|error| match error {
-        LoadError::Model(error) => EngineError::Load(with_remedy(&error, &device)),
+        LoadError::Model(error) => load_error(&error, &device),
         other => EngineError::Load(chain(&other)),
     })?;
     let languages = match source {

@@ -1,5 +1,6 @@
 //! Texts of errors of models and devices.
 
+use crate::engine::error::EngineError;
 use izwi_nn::Error;
 use izwi_nn::device::{self, Device};
 
@@ -14,20 +15,49 @@ pub(super) fn with_remedy(error: &Error, device: &Device) -> String {
     }
 }
 
+/// Words of drivers for work that the GPU gave up, after which it may take no more from this opening of it.
+const FAULTS: [&str; 11] = [
+    "timeout",
+    "timed out",
+    "innocent victim",
+    "submissionsignored",
+    "ignored (for causing",
+    "page fault",
+    "access revoked",
+    "device removed",
+    "illegal_address",
+    "launch_failed",
+    "ecc_uncorrectable",
+];
+
+/// Whether a GPU gave up its work: the device is to be opened anew.
+pub(super) fn is_device_fault(error: &Error, device: &Device) -> bool {
+    let text = chain(error).to_lowercase();
+    matches!(error, Error::Tensor(_)) && !device.is_cpu() && FAULTS.iter().any(|words| text.contains(words))
+}
+
+/// Has a device opened anew if it gave up its work. Returns whether it did.
+pub(super) fn note_fault(error: &Error, device: &Device) -> bool {
+    let is_fault = is_device_fault(error, device);
+    if is_fault {
+        device::forget(device);
+    }
+    is_fault
+}
+
+/// The error of a load.
+pub(super) fn load_error(error: &Error, device: &Device) -> EngineError {
+    let told = with_remedy(error, device);
+    note_fault(error, device);
+    EngineError::Load(told)
+}
+
 /// What to do about a failed operation of a GPU, by the words of its driver.
 fn gpu_remedy(text: &str) -> &'static str {
     let text = text.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    if says(&[
-        "timeout",
-        "timed out",
-        "innocent victim",
-        "ignored",
-        "page fault",
-        "access revoked",
-        "device removed",
-    ]) {
-        "the GPU gave up its work; try again, and if it fails again, restart izwi or use --device cpu"
+    if says(&FAULTS) {
+        "the GPU gave up its work, and the model is loaded again; if it fails again, use --device cpu"
     } else if says(&["memory", "alloc", "failed to create"]) {
         "free its memory, choose a smaller model or --dtype q8, lower max_blocks, or use --device cpu"
     } else {
@@ -51,7 +81,10 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::gpu_remedy;
+    use izwi_nn::Error;
+    use izwi_nn::device::Device;
+
+    use super::{FAULTS, gpu_remedy, is_device_fault};
 
     #[test]
     fn only_a_lack_of_memory_is_answered_with_memory() {
@@ -70,5 +103,10 @@ mod tests {
             assert!(gpu_remedy(text).starts_with("the GPU gave up"), "{text}");
         }
         assert!(gpu_remedy("shape mismatch").starts_with("restart izwi"));
+        for words in FAULTS {
+            assert!(gpu_remedy(words).starts_with("the GPU gave up"), "{words}");
+        }
+        let error = Error::Internal("timed out");
+        assert!(!is_device_fault(&error, &Device::Cpu), "only work of a GPU");
     }
 }

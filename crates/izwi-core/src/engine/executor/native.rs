@@ -3,7 +3,7 @@
 //! Makes no scheduling decision.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use izwi_models::error::WarmUpError;
 use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
@@ -15,7 +15,7 @@ use izwi_nn::precision::weight_precision;
 use izwi_types::{AudioProgress, Input, InputError, PrepareLimits, Prepared, TextProgress, VoiceRecording};
 
 use super::loading::{self, Loaded};
-use super::messages::{chain, with_remedy};
+use super::messages::{chain, load_error, note_fault, with_remedy};
 use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, RequestPreparer, StepPlan,
 };
@@ -41,6 +41,8 @@ pub struct NativeExecutor {
     sequences: HashMap<SequenceId, Running>,
     /// The warm-up, until it is over.
     warming: Option<warm_up::Steps>,
+    /// Set once the device has given up work.
+    lost_device: OnceLock<()>,
     /// Dropped last, after what it frees.
     device: UnusedMemory,
 }
@@ -79,7 +81,7 @@ impl NativeExecutor {
                 EngineError::Load(format!("the KV pool cannot be allocated: {error}; lower max_blocks"))
             })?;
         let freed = device::free_unused(&device);
-        freed.map_err(|error| EngineError::Load(with_remedy(&error, &device)))?;
+        freed.map_err(|error| load_error(&error, &device))?;
         let mut profile = profile(config, &*model, &device);
         if profile.languages.is_empty() {
             profile.languages = languages;
@@ -90,11 +92,27 @@ impl NativeExecutor {
         let profile = Arc::new(profile);
         let limits = loading::limits(config, &*model);
         let device = UnusedMemory(device);
-        Ok(Self { profile, model, limits, geometry, pool, sequences: HashMap::new(), warming: None, device })
+        Ok(Self {
+            profile,
+            model,
+            limits,
+            geometry,
+            pool,
+            sequences: HashMap::new(),
+            warming: None,
+            lost_device: OnceLock::new(),
+            device,
+        })
     }
 
     fn failed(&self, error: impl Into<Error>) -> ExecutorError {
-        ExecutorError(with_remedy(&error.into(), &self.device.0))
+        let error = error.into();
+        let told = with_remedy(&error, &self.device.0);
+        if !self.has_lost_device() && note_fault(&error, &self.device.0) {
+            // Only this thread sets it.
+            let _ = self.lost_device.set(());
+        }
+        ExecutorError(told)
     }
 
     fn admit(&mut self, new: &NewSequenceData) {
@@ -179,6 +197,10 @@ impl ModelExecutor for NativeExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         with_autorelease_pool(|| self.step(plan))
+    }
+
+    fn has_lost_device(&self) -> bool {
+        self.lost_device.get().is_some()
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {

@@ -176,6 +176,10 @@ impl ModelExecutor for PartsExecutor {
         Ok(results)
     }
 
+    fn has_lost_device(&self) -> bool {
+        self.inner.has_lost_device()
+    }
+
     fn simulated_time(&mut self, plan: &StepPlan) -> Option<SimulatedTime> {
         self.inner.simulated_time(plan)
     }

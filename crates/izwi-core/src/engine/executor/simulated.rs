@@ -211,6 +211,7 @@ pub struct SimulatedExecutor {
     steps: u64,
     /// Whether it has executed a plan.
     has_run: bool,
+    has_lost_device: bool,
 }
 
 impl std::fmt::Debug for SimulatedExecutor {
@@ -253,6 +254,7 @@ fn rows(encoders: &[EncoderWork]) -> usize {
 /// Fails if the fault is of a whole step.
 fn fail(fault: Option<Fault>) -> Result<(), ExecutorError> {
     match fault {
+        Some(Fault::Device) => Err(ExecutorError("the device was made to give up".to_owned())),
         Some(Fault::Step) => Err(ExecutorError("the step was made to fail".to_owned())),
         #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
         Some(Fault::Panic) => panic!("the executor was made to panic"),
@@ -311,7 +313,16 @@ impl SimulatedExecutor {
             speaks_parts: true,
         });
         let pool = vec![0; geometry.capacity()];
-        Self { model, profile, geometry, pool, sequences: HashMap::new(), steps: 0, has_run: false }
+        Self {
+            model,
+            profile,
+            geometry,
+            pool,
+            sequences: HashMap::new(),
+            steps: 0,
+            has_run: false,
+            has_lost_device: false,
+        }
     }
 
     /// The work of a plan. Sequences that the plan begins are not in the executor yet.
@@ -503,6 +514,10 @@ impl ModelExecutor for SimulatedExecutor {
         }))
     }
 
+    fn has_lost_device(&self) -> bool {
+        self.has_lost_device
+    }
+
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
         for new in &plan.new_sequences {
             let Some(Job { length, passes, words, is_chat, seed, prompt, open_text }) =
@@ -549,6 +564,7 @@ impl ModelExecutor for SimulatedExecutor {
             std::thread::sleep(self.model.step_time);
         }
         self.has_run = true;
+        self.has_lost_device |= fault == Some(Fault::Device);
         fail(fault)?;
         for copy in &plan.schedule.block_copies {
             let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));

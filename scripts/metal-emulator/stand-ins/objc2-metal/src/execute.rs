@@ -115,6 +115,9 @@ pub(crate) fn run(cb: &Obj<dyn MTLCommandBuffer>) {
         std::mem::take(&mut i.commands)
     };
     let error = execute(commands).err();
+    if error.is_none() {
+        return;
+    }
     if let Some(e) = &error {
         eprintln!("emulated Metal: {e}");
         if !reports() {

@@ -10,6 +10,7 @@
 //! - `EMU_EMPTY=buffer`: a buffer of no bytes is a buffer, where otherwise it is nil.
 //! - `EMU_COUNTERS=FILE`: counters are appended to a file when the process ends, see `counters`.
 //! - `EMU_ERRORS=report`: a fault is the error of its command buffer; otherwise it ends the process.
+//! - `EMU_FAIL=N`: the N-th command buffer that is committed fails as with a time-out, and its work is not done.
 //! - `EMU_MAX_THREADS=N`: threadgroups have N threads at most, as where a kernel takes many registers.
 //! - `EMU_SKIP=NAME`: kernels whose names begin with it do nothing, as those of a broken GPU.
 //! - `EMU_TRACE=1`: a line for every dispatch.
@@ -19,6 +20,7 @@ use objc2::{rc::Retained, runtime::ProtocolObject};
 use objc2_foundation::{NSArray, NSError, NSRange, NSString};
 use std::ffi::{c_void, CString};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 pub mod counters;
@@ -343,6 +345,10 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
             assert!(i.status == MTLCommandBufferStatus::NotEnqueued, "committed twice");
             i.status = MTLCommandBufferStatus::Committed;
             add(Counter::commits, 1);
+            if fails() {
+                i.commands.clear();
+                i.error = Some(TIMEOUT.to_owned());
+            }
             if i.commands.iter().all(|c| matches!(c, Command::Barrier)) {
                 add(Counter::empty_commits, 1);
             }
@@ -383,6 +389,14 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
     ) {
         self.state::<CommandBuffer>().inner.lock().unwrap().handlers.push(unsafe { (*block).clone() });
     }
+}
+/// What macOS says of a command buffer that the watchdog of the GPU ended.
+const TIMEOUT: &str = "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)";
+/// Whether the command buffer that is being committed is to fail.
+fn fails() -> bool {
+    static COMMITTED: AtomicUsize = AtomicUsize::new(1);
+    let number = COMMITTED.fetch_add(1, Ordering::Relaxed);
+    std::env::var("EMU_FAIL").is_ok_and(|wanted| wanted == number.to_string())
 }
 fn encoder(cb: &ProtocolObject<dyn MTLCommandBuffer>) -> Encoder {
     Encoder {

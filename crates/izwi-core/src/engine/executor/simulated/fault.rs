@@ -14,6 +14,8 @@ pub enum Fault {
     NonFinite(SequenceId),
     /// The executor panics.
     Panic,
+    /// The device gives up the step.
+    Device,
 }
 
 /// Returns the failure to inject into a step. May block, to keep a step in flight.
