@@ -1,6 +1,7 @@
 //! The cost model of `docs/metal.md`: a table of estimated frame times, made from `benches/baselines/metal-counts.json`.
 //!
-//! frame time = dispatches × e + bytes of weights ÷ (bandwidth × η) + waits × w
+//! frame time = gaps between dispatches + weights that are read + draws + encoding + waits + the codec, each from the best to the worst
+//! that is assumed; nothing of it overlaps.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,14 +19,14 @@ const BEGIN: &str = "<!-- Written by `cargo xtask docs` from benches/baselines/m
 const END: &str = "<!-- End of what `cargo xtask docs` writes. -->\n";
 const HEAD: [&str; 12] = [
     "model",
-    "dispatches",
-    "waits",
-    "weights, GB",
     "chip",
     "GB/s",
-    "dispatches, ms",
-    "weights, ms",
-    "waits, ms",
+    "dispatches",
+    "weights",
+    "draws",
+    "encoding",
+    "waits",
+    "codec",
     "frame, ms",
     "RTF",
     "measured RTF",
@@ -46,74 +47,97 @@ fn with_table(page: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{BEGIN}{table}{END}{after}"))
 }
 
+/// From the best to the worst that is assumed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Range(f64, f64);
+
+impl Range {
+    fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        Self(of(self.0), of(self.1))
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self(self.0 + other.0, self.1 + other.1)
+    }
+
+    fn longer(self, other: Self) -> Self {
+        Self(self.0.max(other.0), self.1.max(other.1))
+    }
+
+    fn show(self, digits: usize) -> String {
+        let (low, high) = (format!("{:.digits$}", self.0), format!("{:.digits$}", self.1));
+        if low == high { low } else { format!("{low}–{high}") }
+    }
+}
+
+/// What is assumed of all chips.
 struct Assumptions {
-    us_per_dispatch: f64,
+    us_per_dispatch: Range,
     /// Of the bandwidth that the maker states.
-    bandwidth_share: f64,
-    us_per_wait: f64,
+    bandwidth_share: Range,
+    us_per_wait: Range,
+    /// Of the FLOP/s that the maker states.
+    compute_share: Range,
 }
 
-/// What a frame asks of the device.
-struct Frame {
-    dispatches: f64,
-    waits: f64,
-    weight_gb: f64,
-    /// Milliseconds of audio.
-    audio_ms: f64,
-}
-
-/// Milliseconds of a frame.
-struct Cost {
-    dispatches: f64,
-    weights: f64,
-    waits: f64,
-}
-
-impl Cost {
-    fn of(frame: &Frame, gb_per_s: f64, assumptions: &Assumptions) -> Self {
-        Self {
-            dispatches: frame.dispatches * assumptions.us_per_dispatch / 1e3,
-            weights: 1e3 * frame.weight_gb / (gb_per_s * assumptions.bandwidth_share),
-            waits: frame.waits * assumptions.us_per_wait / 1e3,
-        }
-    }
-
-    fn sum(&self) -> f64 {
-        self.dispatches + self.weights + self.waits
-    }
+/// Milliseconds of a frame by term.
+fn terms(frame: &Value, chip: &Value, assumptions: &Assumptions) -> Result<[Range; 6]> {
+    let bandwidth = number(chip, "gb_per_s")?;
+    let read = |gb: f64| assumptions.bandwidth_share.map(|share| 1e3 * gb / (bandwidth * share));
+    let dispatches = number(frame, "dispatches")?;
+    let codec = if frame["codec_gb"].is_null() {
+        Range::default()
+    } else {
+        let (flop, tflops) = (number(frame, "codec_gflop")?, number(chip, "tflops")?);
+        let compute = assumptions.compute_share.map(|share| flop / (tflops * share));
+        read(number(frame, "codec_gb")?).longer(compute)
+    };
+    let (waits, draws) = (number(frame, "waits")?, number(frame, "draws")? * number(chip, "draw_us")?);
+    Ok([
+        assumptions.us_per_dispatch.map(|us| dispatches * us / 1e3),
+        read(number(frame, "weight_gb")?),
+        Range(draws / 1e3, draws / 1e3),
+        range(chip, "encode_us")?.map(|us| dispatches * us / 1e3),
+        assumptions.us_per_wait.map(|us| waits * us / 1e3),
+        codec,
+    ])
 }
 
 fn table(counts: &Value) -> Result<String> {
     let assumed = &counts["assumptions"];
     let assumptions = Assumptions {
-        us_per_dispatch: number(assumed, "us_per_dispatch")?,
-        bandwidth_share: number(assumed, "bandwidth_share")?,
-        us_per_wait: number(assumed, "us_per_wait")?,
+        us_per_dispatch: range(assumed, "us_per_dispatch")?,
+        bandwidth_share: range(assumed, "bandwidth_share")?,
+        us_per_wait: range(assumed, "us_per_wait")?,
+        compute_share: range(assumed, "compute_share")?,
     };
-    let Assumptions { us_per_dispatch, bandwidth_share, us_per_wait } = assumptions;
-    let mut table = format!(
-        "\nAssumptions, not measured: e = {us_per_dispatch} µs, η = {bandwidth_share}, w = {us_per_wait} µs.\n\
-         Counts: {}.\n\n| {} |\n|{}\n",
-        text(counts, "note")?,
-        HEAD.join(" | "),
-        "---|".repeat(HEAD.len())
-    );
-    for counted in list(counts, "frames")? {
-        let frame = Frame {
-            dispatches: number(counted, "dispatches")?,
-            waits: number(counted, "waits")?,
-            weight_gb: number(counted, "weight_gb")?,
-            audio_ms: number(counted, "audio_ms")?,
-        };
-        let model = text(counted, "model")?;
+    let sources = &counts["sources"];
+    let mut table = "\n| assumed, not measured | best to worst | from |\n|---|---|---|\n".to_owned();
+    for (key, name, shown) in [
+        ("us_per_dispatch", "time of a dispatch, µs", assumptions.us_per_dispatch.show(0)),
+        ("bandwidth_share", "share of the bandwidth", assumptions.bandwidth_share.show(2)),
+        ("draw_us", "time of a draw, µs", each(counts, "draw_us")?),
+        ("encode_us", "encoding of a dispatch, µs", each(counts, "encode_us")?),
+        ("us_per_wait", "a wait, µs", assumptions.us_per_wait.show(0)),
+        ("compute_share", "share of the FLOP/s, codec", assumptions.compute_share.show(2)),
+    ] {
+        writeln!(table, "| {name} | {shown} | {} |", text(sources, key)?)?;
+    }
+    let (note, head) = (text(counts, "note")?, HEAD.join(" | "));
+    write!(table, "\nCounts: {note}.\nTerms are in ms.\n\n| {head} |\n|{}\n", "---|".repeat(HEAD.len()))?;
+    for frame in list(counts, "frames")? {
+        let model = text(frame, "model")?;
         for chip in list(counts, "chips")? {
-            let (name, gb_per_s) = (text(chip, "name")?, number(chip, "gb_per_s")?);
-            let cost = Cost::of(&frame, gb_per_s, &assumptions);
-            let (sum, rtf) = (cost.sum(), cost.sum() / frame.audio_ms);
-            let Frame { dispatches, waits, weight_gb, .. } = frame;
-            write!(table, "| {model} | {dispatches} | {waits} | {weight_gb} | {name} | {gb_per_s} | ")?;
-            write!(table, "{:.1} | {:.1} | {:.1} | ", cost.dispatches, cost.weights, cost.waits)?;
-            writeln!(table, "{sum:.1} | {rtf:.2} | {} |", measured(counts, model, name)?)?;
+            let name = text(chip, "name")?;
+            let terms = terms(frame, chip, &assumptions)?;
+            let sum = terms.iter().fold(Range::default(), |sum, term| sum.plus(*term));
+            let audio_ms = number(frame, "audio_ms")?;
+            write!(table, "| {model} | {name} | {} | ", number(chip, "gb_per_s")?)?;
+            for term in terms {
+                write!(table, "{} | ", if term.1 > 0.0 { term.show(1) } else { "not counted".to_owned() })?;
+            }
+            let rtf = sum.map(|ms| ms / audio_ms).show(2);
+            writeln!(table, "{} | {rtf} | {} |", sum.show(1), measured(counts, model, name)?)?;
         }
     }
     if list(counts, "measured")?.is_empty() {
@@ -124,6 +148,24 @@ fn table(counts: &Value) -> Result<String> {
     }
     table.push('\n');
     Ok(table)
+}
+
+/// A figure of each chip, by name.
+fn each(counts: &Value, key: &str) -> Result<String> {
+    let chips = list(counts, "chips")?.iter();
+    let shown = chips.map(|chip| Ok(format!("{} {}", text(chip, "name")?, range(chip, key)?.show(1))));
+    Ok(shown.collect::<Result<Vec<_>>>()?.join(", "))
+}
+
+/// Two numbers, the best first, or one that is both.
+fn range(of: &Value, key: &str) -> Result<Range> {
+    match of[key].as_array().map(Vec::as_slice) {
+        Some([best, worst]) => {
+            let pair = serde_json::json!({"best": best, "worst": worst});
+            Ok(Range(number(&pair, "best")?, number(&pair, "worst")?))
+        }
+        _ => number(of, key).map(|both| Range(both, both)),
+    }
 }
 
 /// The measured RTF; empty if there is none.
@@ -151,28 +193,37 @@ mod tests {
     use super::*;
 
     fn counts() -> Value {
+        let sources: [&str; 6] =
+            ["us_per_dispatch", "bandwidth_share", "us_per_wait", "compute_share", "draw_us", "encode_us"];
+        let sources: Value = sources.iter().map(|key| ((*key).to_owned(), "a book".into())).collect();
         serde_json::json!({
             "note": "as counted",
-            "assumptions": {"us_per_dispatch": 2.0, "bandwidth_share": 0.5, "us_per_wait": 500},
-            "chips": [{"name": "A", "gb_per_s": 100}, {"name": "B", "gb_per_s": 200}],
-            "frames": [{"model": "m", "dispatches": 750, "waits": 1, "weight_gb": 2, "audio_ms": 80}],
+            "sources": sources,
+            "assumptions": {"us_per_dispatch": [2, 4], "bandwidth_share": 0.5, "us_per_wait": [500, 1000], "compute_share": [0.5, 0.25]},
+            "chips": [
+                {"name": "A", "gb_per_s": 100, "tflops": 1, "draw_us": 50, "encode_us": [1, 2]},
+                {"name": "B", "gb_per_s": 200, "tflops": 4, "draw_us": 50, "encode_us": 1},
+            ],
+            "frames": [
+                {"model": "m", "dispatches": 500, "waits": 1, "draws": 10, "weight_gb": 2, "codec_gb": 0.5, "codec_gflop": 6, "audio_ms": 80},
+                {"model": "n", "dispatches": 500, "waits": 1, "draws": 10, "weight_gb": 2, "audio_ms": 80},
+            ],
             "measured": [],
         })
     }
 
     #[test]
-    fn a_frame_is_its_dispatches_its_weights_and_its_waits() {
+    fn a_frame_is_the_sum_of_its_terms() {
         let mut counts = counts();
         let page = table(&counts).unwrap();
-        assert!(
-            page.contains("| m | 750 | 1 | 2 | A | 100 | 1.5 | 40.0 | 0.5 | 42.0 | 0.53 |  |\n"),
-            "{page}"
-        );
-        assert!(page.contains("| B | 200 | 1.5 | 20.0 | 0.5 | 22.0 | 0.28 |  |\n"), "{page}");
+        let row = "| m | A | 100 | 1.0–2.0 | 40.0 | 0.5 | 0.5–1.0 | 0.5–1.0 | 12.0–24.0 | 54.5–68.5 | 0.68–0.86 |  |\n";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("| n | B | 200 | 1.0–2.0 | 20.0 | 0.5 | 0.5 | 0.5–1.0 | not counted | "), "{page}");
+        assert!(page.contains("| encoding of a dispatch, µs | A 1.0–2.0, B 1.0 | a book |\n"), "{page}");
         assert!(page.contains("The last column is empty"), "{page}");
         counts["measured"] = serde_json::json!([{"model": "m", "chip": "B", "rtf": 0.3}]);
         let page = table(&counts).unwrap();
-        assert!(page.contains("| 22.0 | 0.28 | 0.30 |\n") && !page.contains("column is empty"), "{page}");
+        assert!(page.contains(" | 0.30 |\n") && !page.contains("column is empty"), "{page}");
     }
 
     #[test]
