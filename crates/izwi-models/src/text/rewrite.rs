@@ -4,6 +4,8 @@
 
 use regex::{Captures, Regex};
 
+use super::words::{DETERMINERS, FUNCTION_WORDS};
+
 /// A match and the characters around it.
 #[derive(Debug)]
 pub struct Found<'a> {
@@ -12,6 +14,10 @@ pub struct Found<'a> {
     pub before: Option<char>,
     /// The character after the match.
     pub after: Option<char>,
+    /// The text before the match.
+    pub left: &'a str,
+    /// The text after the match.
+    pub right: &'a str,
 }
 
 impl<'a> Found<'a> {
@@ -23,6 +29,25 @@ impl<'a> Found<'a> {
     /// A group as a number.
     pub fn number(&self, index: usize) -> Option<u32> {
         self.group(index).parse().ok()
+    }
+
+    /// The word before the match, apart from it by spaces alone; empty where there is none.
+    pub fn word_before(&self) -> &'a str {
+        let left = self.left.trim_end_matches(' ');
+        left.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+    }
+
+    /// The word after the match, as [`Self::word_before`].
+    pub fn word_after(&self) -> &'a str {
+        let right = self.right.trim_start_matches(' ');
+        right.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+    }
+
+    /// Whether the match is part of an adjective, as in "a 5 km run": an article stands before and a noun after.
+    pub fn is_before_noun(&self) -> bool {
+        let noun = self.word_after();
+        let is_noun = noun.starts_with(char::is_alphabetic) && !FUNCTION_WORDS.contains(&noun);
+        DETERMINERS.contains(&self.word_before()) && is_noun && self.after == Some(' ')
     }
 
     /// Whether neither neighbour is a letter, a digit or one of `also`.
@@ -57,9 +82,9 @@ impl Rule {
         let mut copied = 0;
         for groups in self.pattern.captures_iter(text) {
             let Some(whole) = groups.get(0) else { continue };
-            let before = text[..whole.start()].chars().next_back();
-            let after = text[whole.end()..].chars().next();
-            if let Some(replacement) = (self.rewrite)(&Found { groups, before, after }) {
+            let (left, right) = (&text[..whole.start()], &text[whole.end()..]);
+            let (before, after) = (left.chars().next_back(), right.chars().next());
+            if let Some(replacement) = (self.rewrite)(&Found { groups, before, after, left, right }) {
                 out.push_str(&text[copied..whole.start()]);
                 out.push_str(&replacement);
                 copied = whole.end();
