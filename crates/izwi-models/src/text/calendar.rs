@@ -16,7 +16,9 @@ pub(super) fn clock() -> Result<Vec<Rule>, regex::Error> {
             |found| {
                 let apart = found.stands_alone(".-/:");
                 let (from, to) = (found.group(1), found.group(2));
-                apart.then(|| format!("{} to {to}", if from.contains(':') { from.to_owned() } else { hours(from) }))
+                apart.then(|| {
+                    format!("{} to {to}", if from.contains(':') { from.to_owned() } else { hours(from) })
+                })
             },
         )?,
         Rule::new(r"\b(\d{4})-(\d{2})-(\d{2})[T ](\d{2}:\d{2})(:\d{2}(?:\.\d+)?)?(Z?)\b", |found| {
@@ -24,14 +26,23 @@ pub(super) fn clock() -> Result<Vec<Rule>, regex::Error> {
             let zone = if found.group(6).is_empty() { "" } else { " UTC" };
             Some(format!("{day}, {}{zone}", found.group(4)))
         })?,
-        Rule::new(&format!(r"\b({}) (\d{{1,3}}):(\d{{1,3}})(?:[-–](\d{{1,3}}))?\b", BIBLE.join("|")), |found| {
-            let to = if found.group(4).is_empty() { String::new() } else { format!(" to {}", number(found.group(4))) };
-            Some(format!("{} {} {}{to}", found.group(1), number(found.group(2)), number(found.group(3))))
-        })?,
+        Rule::new(
+            &format!(r"\b({}) (\d{{1,3}}):(\d{{1,3}})(?:[-–](\d{{1,3}}))?\b", BIBLE.join("|")),
+            |found| {
+                let to = if found.group(4).is_empty() {
+                    String::new()
+                } else {
+                    format!(" to {}", number(found.group(4)))
+                };
+                Some(format!("{} {} {}{to}", found.group(1), number(found.group(2)), number(found.group(3))))
+            },
+        )?,
         Rule::new(r"\b(\d{1,3}):([0-5]\d)\.(\d+)\b", |found| {
             let seconds = number(&format!("{}.{}", found.number(2)?, found.group(3)));
             let minutes = number(found.group(1));
-            found.stands_alone(":.").then(|| format!("{} {seconds} seconds", counted(&minutes, "minute", "minutes")))
+            found
+                .stands_alone(":.")
+                .then(|| format!("{} {seconds} seconds", counted(&minutes, "minute", "minutes")))
         })?,
         Rule::new(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\s?([AaPp])\.?[Mm]\b(\.?)", time)?,
         Rule::new(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b", time)?,
@@ -90,35 +101,47 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(
             &format!(r"\b(?:(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?)(,? )((?:{MONTH}\b)|\d)"),
+            |found| Some(format!("{}{}{}", day_named(found.group(1))?, found.group(2), found.group(3))),
+        )?,
+        Rule::new(
+            r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?\s?[-–]\s?(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\b\.?",
             |found| {
-                Some(format!("{}{}{}", day_named(found.group(1))?, found.group(2), found.group(3)))
+                let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
+                Some(format!("{} to {}{stop}", day_named(found.group(1))?, day_named(found.group(2))?))
             },
         )?,
-        Rule::new(r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?\s?[-–]\s?(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\b\.?", |found| {
-            let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
-            Some(format!("{} to {}{stop}", day_named(found.group(1))?, day_named(found.group(2))?))
-        })?,
-        Rule::new(&format!(r"\b({MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?\s?[-–]\s?(\d{{1,2}})(?:st|nd|rd|th)?\b(,? \d{{4}}\b)?"), |found| {
-            let (from, to) = (day_number(found, 2)?, day_number(found, 3)?);
-            let month = month_named(found.group(1))?;
-            Some(format!("{month} {} to {}{}", ordinal(from), ordinal(to), with_year(found.group(4))))
-        })?,
+        Rule::new(
+            &format!(
+                r"\b({MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?\s?[-–]\s?(\d{{1,2}})(?:st|nd|rd|th)?\b(,? \d{{4}}\b)?"
+            ),
+            |found| {
+                let (from, to) = (day_number(found, 2)?, day_number(found, 3)?);
+                let month = month_named(found.group(1))?;
+                Some(format!("{month} {} to {}{}", ordinal(from), ordinal(to), with_year(found.group(4))))
+            },
+        )?,
         Rule::new(&format!(r"\b({MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?\b(,? \d{{4}}\b)?"), |found| {
             let day = day_number(found, 2)?;
             let month = month_named(found.group(1))?;
             let apart = !matches!(found.after, Some(':' | '%'));
             apart.then(|| format!("{month} {}{}", ordinal(day), with_year(found.group(3))))
         })?,
-        Rule::new(&format!(r"\b(?:([Tt]he) )?(\d{{1,2}})(st|nd|rd|th)?[- ](of )?({MONTH})\b\.?(?:([-,]?) ?(\d{{4}})\b)?"), |found| {
-            let day = day_number(found, 2)?;
-            let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || ".,:/-".contains(c));
-            let the = if found.group(1).is_empty() { "the" } else { found.group(1) };
-            let month = month_named(found.group(5))?;
-            let comma = if found.group(6) == "," { "," } else { "" };
-            let year = found.number(7).map_or_else(String::new, |number| format!("{comma} {}", year(number)));
-            let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
-            alone.then(|| format!("{the} {} of {month}{year}{stop}", ordinal(day)))
-        })?,
+        Rule::new(
+            &format!(
+                r"\b(?:([Tt]he) )?(\d{{1,2}})(st|nd|rd|th)?[- ](of )?({MONTH})\b\.?(?:([-,]?) ?(\d{{4}})\b)?"
+            ),
+            |found| {
+                let day = day_number(found, 2)?;
+                let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || ".,:/-".contains(c));
+                let the = if found.group(1).is_empty() { "the" } else { found.group(1) };
+                let month = month_named(found.group(5))?;
+                let comma = if found.group(6) == "," { "," } else { "" };
+                let year =
+                    found.number(7).map_or_else(String::new, |number| format!("{comma} {}", year(number)));
+                let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
+                alone.then(|| format!("{the} {} of {month}{year}{stop}", ordinal(day)))
+            },
+        )?,
         Rule::new(&format!(r"\b({MONTH})\.?(,? \d{{4}}|-\d{{2}})\b"), |found| {
             let month = month_named(found.group(1))?;
             let apart = !found.word_before().eq_ignore_ascii_case("the");
@@ -137,15 +160,26 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(&format!(r"\b(\d{{1,4}}) ({})", YEAR_AFTER.join("|")), |found| {
             Some(format!("{} {}", year(found.number(1)?), found.group(2)))
         })?,
-        Rule::new(r"\b(AD|A\.D\.|CE|FY|class of|Class of|(?:[Cc]opyright )?©|[Cc]opyright|circa|ca\.) ?('?)(\d{2,4})\b", |found| {
-            let name = match found.group(1) { "ca." => "circa", name if name.ends_with('©') => "copyright", name => name };
-            Some(format!("{name} {}", year(found.number(3)?)))
-        })?,
+        Rule::new(
+            r"\b(AD|A\.D\.|CE|FY|class of|Class of|(?:[Cc]opyright )?©|[Cc]opyright|circa|ca\.) ?('?)(\d{2,4})\b",
+            |found| {
+                let name = match found.group(1) {
+                    "ca." => "circa",
+                    name if name.ends_with('©') => "copyright",
+                    name => name,
+                };
+                Some(format!("{name} {}", year(found.number(3)?)))
+            },
+        )?,
         Rule::new(r"'?\b(\d{2,4})('?)s\b", decade)?,
         Rule::new(r"'(\d{2})\b", |found| {
             let apart = !found.before.is_some_and(char::is_alphanumeric);
             let digits = found.group(1);
-            let oh = if digits.starts_with('0') { format!("oh {}", digit_names(&digits[1..])) } else { number(digits) };
+            let oh = if digits.starts_with('0') {
+                format!("oh {}", digit_names(&digits[1..]))
+            } else {
+                number(digits)
+            };
             (apart && found.after != Some('\'') && found.after != Some('"')).then_some(oh)
         })?,
         Rule::new(r"\b([IVXL]+)(th|st|nd|rd)?([ -])(century|centuries|Century)\b", |found| {
@@ -224,7 +258,9 @@ pub(super) fn date(month: u32, day: u32, written: &str) -> Option<String> {
 /// ", 2024" and " 2024" with the year in words.
 fn with_year(written: &str) -> String {
     let at = written.find(|c: char| c.is_ascii_digit()).unwrap_or(written.len());
-    written[at..].parse().map_or_else(|_| String::new(), |number| format!("{}{}", &written[..at], year(number)))
+    written[at..]
+        .parse()
+        .map_or_else(|_| String::new(), |number| format!("{}{}", &written[..at], year(number)))
 }
 
 fn day_number(found: &Found<'_>, group: usize) -> Option<u32> {

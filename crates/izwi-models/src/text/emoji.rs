@@ -5,7 +5,7 @@
 use super::rewrite::{Found, Rule};
 
 /// An emoji and its name, parted by a tab, without selectors and skin tones.
-const NAMES: &str = include_str!("emoji.tsv");
+const NAMES: &str = include_str!("normalise/emoji.tsv");
 
 /// Names emoji.
 #[derive(Debug, Clone)]
@@ -35,8 +35,11 @@ fn named(found: &Found<'_>) -> Option<String> {
     if found.left.trim_end().ends_with(written) {
         return Some(String::new());
     }
-    let plain: String = written.chars().filter(|c| !matches!(c, '\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')).collect();
-    let name_of = |wanted: &str| NAMES.lines().filter_map(|line| line.split_once('\t')).find(|(emoji, _)| *emoji == wanted);
+    let plain: String =
+        written.chars().filter(|c| !matches!(c, '\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')).collect();
+    let name_of = |wanted: &str| {
+        NAMES.lines().filter_map(|line| line.split_once('\t')).find(|(emoji, _)| *emoji == wanted)
+    };
     let (_, name) = name_of(&plain).or_else(|| name_of(plain.split('\u{200d}').next()?))?;
     let after = if found.after.is_some_and(char::is_alphanumeric) { " " } else { "" };
     Some(format!(" {name}{after}"))

@@ -6,9 +6,9 @@ use super::rewrite::{Found, Rule};
 use super::words::{FRACTION_NOUNS, IDIOMS, RATING_WORDS};
 
 pub(super) fn idioms() -> Result<Vec<Rule>, regex::Error> {
-    let written: Vec<String> = IDIOMS.iter().map(|(written, _)| regex::escape(written)).collect();
+    let written: Vec<String> = IDIOMS.iter().map(|[written, _]| regex::escape(written)).collect();
     Ok(vec![Rule::new(&written.join("|"), |found| {
-        let (_, spoken) = IDIOMS.iter().find(|(written, _)| *written == found.group(0))?;
+        let [_, spoken] = IDIOMS.iter().find(|[written, _]| *written == found.group(0))?;
         let apart = found.stands_alone(".,$€£-/:#") && !found.right.starts_with(['/', '-', ':']);
         apart.then(|| (*spoken).to_owned())
     })?])
@@ -19,7 +19,8 @@ pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(
             r"(\+?)(1[-. ])?\(?\b(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?:,? ?(?:x|ext\.?|extension) ?(\d{1,5})\b)?",
             |found| {
-                let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || ".-$".contains(c)) && found.after != Some('-');
+                let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || ".-$".contains(c))
+                    && found.after != Some('-');
                 let plus = if found.group(1).is_empty() { "" } else { "plus " };
                 let country = if found.group(2).is_empty() { "" } else { "one, " };
                 let extension = match found.group(6) {
@@ -32,8 +33,10 @@ pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
         )?,
         Rule::new(r"\b(?:(1)-)?([2-9]\d{2})-((?:\d{1,3}-)?[A-Z]{3,}(?:-[A-Z]+)*)\b", |found| {
             let country = if found.group(1).is_empty() { "" } else { "one, " };
-            let toll_free = matches!(found.group(2), "800" | "888" | "877" | "866" | "855" | "844" | "833" | "900");
-            toll_free.then(|| format!("{country}{}, {}", area(found.group(2)), found.group(3).replace('-', " ")))
+            let toll_free =
+                matches!(found.group(2), "800" | "888" | "877" | "866" | "855" | "844" | "833" | "900");
+            toll_free
+                .then(|| format!("{country}{}, {}", area(found.group(2)), found.group(3).replace('-', " ")))
         })?,
         Rule::new(r"\b(\d{3})-(\d{4})\b(?:,? ?(?:x|ext\.?|extension) ?(\d{1,5})\b)?", |found| {
             let groups = [1, 2].map(|index| digit_names(found.group(index)));
@@ -44,7 +47,8 @@ pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
             found.stands_alone(".-$").then(|| groups.join(", ") + &extension)
         })?,
         Rule::new(r"(?:\+|\b00)(\d{1,3})((?:[ .-]?\(?\d{1,4}\)?){2,6})", |found| {
-            let groups = found.group(2).split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty());
+            let groups =
+                found.group(2).split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty());
             let groups: Vec<String> = groups.map(digit_names).collect();
             let is_number = groups.len() > 1 && !found.before.is_some_and(char::is_alphanumeric);
             is_number.then(|| format!("plus {}, {}", digit_names(found.group(1)), groups.join(", ")))
@@ -52,8 +56,9 @@ pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
         // Numbers of cards, accounts, books: groups of digits.
         Rule::new(r"\b\d{4}(?:[ -]\d{4}){2,}\b|\b\d{1,6}(?:-\d{1,7}){2,}(?:-X)?\b", |found| {
             let groups = found.group(0).split([' ', '-']);
-            let groups: Vec<String> =
-                groups.map(|group| if group == "X" { group.to_owned() } else { digit_names(group) }).collect();
+            let groups: Vec<String> = groups
+                .map(|group| if group == "X" { group.to_owned() } else { digit_names(group) })
+                .collect();
             found.stands_alone(".-/").then(|| groups.join(", "))
         })?,
     ])
@@ -69,11 +74,15 @@ pub(super) fn ranges() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"([\d)a-z]) [-–] (\d+(?:\.\d+)?)( = )", |found| {
             Some(format!("{} minus {}{}", found.group(1), found.group(2), found.group(3)))
         })?,
-        Rule::new(r"(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})\s?[-–]\s?(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})", |found| {
-            let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
-            let ends = !found.right.starts_with(|c: char| c == ',' || c == '.') || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
-            (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
-        })?,
+        Rule::new(
+            r"(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})\s?[-–]\s?(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})",
+            |found| {
+                let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
+                let ends = !found.right.starts_with(|c: char| c == ',' || c == '.')
+                    || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
+                (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
+            },
+        )?,
     ])
 }
 
@@ -89,12 +98,18 @@ pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"(\d{1,4})/(\d{1,5})", fraction)?,
         Rule::new(r"(\d[\d,.]*)\s?[x×]\s?(\d[\d,.]*)", |found| {
             let power = found.group(2) == "10" && found.after.is_some_and(|c| "^⁰¹²³⁴⁵⁶⁷⁸⁹⁻".contains(c));
-            let word = if power || found.group(0).contains('×') && found.right.contains('=') { "times" } else { "by" };
-            (!found.before.is_some_and(|c| c.is_alphanumeric())).then(|| format!("{} {word} {}", found.group(1), found.group(2)))
+            let word = if power || found.group(0).contains('×') && found.right.contains('=') {
+                "times"
+            } else {
+                "by"
+            };
+            (!found.before.is_some_and(|c| c.is_alphanumeric()))
+                .then(|| format!("{} {word} {}", found.group(1), found.group(2)))
         })?,
-        Rule::new(r"(\d)[x×] (faster|slower|more|less|as|the|better|cheaper|larger|smaller|bigger|higher|lower|longer|return|a|per|its|his|her|their|my|your|our|that|this)\b", |found| {
-            Some(format!("{} times {}", found.group(1), found.group(2)))
-        })?,
+        Rule::new(
+            r"(\d)[x×] (faster|slower|more|less|as|the|better|cheaper|larger|smaller|bigger|higher|lower|longer|return|a|per|its|his|her|their|my|your|our|that|this)\b",
+            |found| Some(format!("{} times {}", found.group(1), found.group(2))),
+        )?,
         Rule::new(r"\b(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})\b", |found| {
             let minus = if found.group(2) == "-" { "minus " } else { "" };
             found.stands_alone(".").then(|| {
@@ -129,7 +144,9 @@ fn fraction(found: &Found<'_>) -> Option<String> {
     let is_measure = FRACTION_NOUNS.contains(&right) || found.after == Some('"');
     let inches = if found.after == Some('"') { " " } else { "" };
     let is_day = (1..=12).contains(&upper) && (1..=31).contains(&lower);
-    if is_part && (lower <= 10 || is_measure || !is_day && matches!(lower, 12 | 16 | 20 | 32 | 50 | 64 | 100 | 1000)) {
+    if is_part
+        && (lower <= 10 || is_measure || !is_day && matches!(lower, 12 | 16 | 20 | 32 | 50 | 64 | 100 | 1000))
+    {
         return parts(upper, lower, "one").map(|part| part + inches);
     }
     let day = date(upper, lower, "").filter(|_| is_day && lower > 10);

@@ -13,17 +13,20 @@ pub(super) fn longest_first(mut words: Vec<String>) -> String {
 }
 
 pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
-    let unit = longest_first(UNITS.iter().map(|(unit, _, _)| regex::escape(unit)).collect());
+    let unit = longest_first(UNITS.iter().map(|[unit, _, _]| regex::escape(unit)).collect());
     let power = r"(²|³|\^2|\^3)?";
     Ok(vec![
-        Rule::new(r#"(\d+)°\s?(\d+(?:\.\d+)?)['′](?:\s?(\d+(?:\.\d+)?)(?:["″]|''))?\s?([NSEW])?\b"#, |found| {
-            let mut words = counted(found.group(1), "degree", "degrees");
-            words += &format!(" {}", counted(found.group(2), "minute", "minutes"));
-            if !found.group(3).is_empty() {
-                words += &format!(" {}", counted(found.group(3), "second", "seconds"));
-            }
-            Some(words + direction(found.group(4)))
-        })?,
+        Rule::new(
+            r#"(\d+)°\s?(\d+(?:\.\d+)?)['′](?:\s?(\d+(?:\.\d+)?)(?:["″]|''))?\s?([NSEW])?\b"#,
+            |found| {
+                let mut words = counted(found.group(1), "degree", "degrees");
+                words += &format!(" {}", counted(found.group(2), "minute", "minutes"));
+                if !found.group(3).is_empty() {
+                    words += &format!(" {}", counted(found.group(3), "second", "seconds"));
+                }
+                Some(words + direction(found.group(4)))
+            },
+        )?,
         Rule::new(&format!(r"({NUMBER})\s?°(?:\s?([CFNSEW])\b)?"), |found| {
             let adjective = found.is_before_noun() && !found.group(0).contains(['C', 'F']);
             let degrees = counted(found.group(1), "degree", if adjective { "degree" } else { "degrees" });
@@ -32,7 +35,8 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
                 "F" => " Fahrenheit",
                 letter => direction(letter),
             };
-            let space = if name.is_empty() && found.after.is_some_and(char::is_alphanumeric) { " " } else { "" };
+            let space =
+                if name.is_empty() && found.after.is_some_and(char::is_alphanumeric) { " " } else { "" };
             (!found.before.is_some_and(|c| c.is_alphanumeric() || c == '.')).then(|| degrees + name + space)
         })?,
         Rule::new(r"°\s?([CF])\b", |found| {
@@ -59,13 +63,26 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"(\d+)\s?in\.( \p{Ll})", |found| {
             Some(format!("{}{}", counted(found.group(1), "inch", "inches"), found.group(2)))
         })?,
-        Rule::new(&format!(r"({NUMBER}(?: (?:hundred|thousand|million|billion|trillion))?)([\s-]?)({unit})\b{power}(?:/({unit}|h|s|day|month|year|week|person|unit)\b{power})?(\.)?"), measure)?,
+        Rule::new(
+            &format!(
+                r"({NUMBER}(?: (?:hundred|thousand|million|billion|trillion))?)([\s-]?)({unit})\b{power}(?:/({unit}|h|s|day|month|year|week|person|unit)\b{power})?(\.)?"
+            ),
+            measure,
+        )?,
         Rule::new(&format!(r"(\p{{L}}) ?/({unit}|h|hr|day|month|year|week|person)\b"), |found| {
-            let spoken = ["dollars", "dollar", "euros", "pounds", "cents"].iter().any(|name| (format!("{}{}", found.left, found.group(1))).ends_with(name));
+            let spoken = ["dollars", "dollar", "euros", "pounds", "cents"]
+                .iter()
+                .any(|name| (format!("{}{}", found.left, found.group(1))).ends_with(name));
             spoken.then(|| format!("{} per {}", found.group(1), unit_named(found.group(2)).0))
         })?,
         Rule::new(r"(\d+) ?([kKMGT]?)(bit|B|b)/s\b", |found| {
-            let prefix = match found.group(2) { "" => "", "M" => "mega", "G" => "giga", "T" => "tera", _ => "kilo" };
+            let prefix = match found.group(2) {
+                "" => "",
+                "M" => "mega",
+                "G" => "giga",
+                "T" => "tera",
+                _ => "kilo",
+            };
             let noun = if found.group(3) == "B" { "bytes" } else { "bits" };
             Some(format!("{} {prefix}{noun} per second", found.group(1)))
         })?,
@@ -87,7 +104,10 @@ fn unit_named(unit: &str) -> (&str, &str) {
     match unit {
         "h" => ("hour", "hours"),
         "s" => ("second", "seconds"),
-        _ => UNITS.iter().find(|(known, _, _)| *known == unit).map_or((unit, unit), |(_, one, many)| (one, many)),
+        _ => UNITS
+            .iter()
+            .find(|[known, _, _]| *known == unit)
+            .map_or((unit, unit), |[_, one, many]| (*one, *many)),
     }
 }
 
@@ -101,7 +121,10 @@ fn measure(found: &Found<'_>) -> Option<String> {
     let (one, many) = unit_named(found.group(3));
     // Letters that a number may also stand before in a name: only glued to it, or after a decimal.
     let is_letter = found.group(3).len() == 1;
-    if !found.stands_alone(".") || (is_letter && found.group(2) == "-") || found.after == Some('-') && is_letter {
+    if !found.stands_alone(".")
+        || (is_letter && found.group(2) == "-")
+        || found.after == Some('-') && is_letter
+    {
         return None;
     }
     let is_fraction = found.before == Some('/');

@@ -2,7 +2,7 @@
 
 use super::numerals::{counted, number};
 use super::rewrite::{Found, Rule};
-use super::words::{CURRENCIES, Currency};
+use super::words::CURRENCIES;
 
 const NUMBER: &str = r"\d+(?:,\d{3})*(?:\.\d+)?";
 const SCALE: &str = r"hundred|thousand|million|billion|trillion|mn\b|bn\b|tn\b|[kKmMbBtT]\b";
@@ -47,18 +47,25 @@ fn grouped(number: &str) -> String {
 
 pub(super) fn money() -> Result<Vec<Rule>, regex::Error> {
     let mut signs: Vec<String> = Vec::new();
-    for currency in CURRENCIES {
-        let word = currency.sign.starts_with(char::is_alphabetic);
-        signs.push(format!("{}{}", if word { r"\b" } else { "" }, regex::escape(currency.sign)));
+    for [sign, ..] in CURRENCIES.iter() {
+        let word = sign.starts_with(char::is_alphabetic);
+        signs.push(format!("{}{}", if word { r"\b" } else { "" }, regex::escape(sign)));
     }
     signs.sort_by_key(|sign| std::cmp::Reverse(sign.len()));
     let sign = signs.join("|");
     let after = signs.iter().map(|sign| sign.trim_start_matches(r"\b")).collect::<Vec<_>>().join("|");
     Ok(vec![
         Rule::new(
-            &format!(r"([-+−]?)({sign})\s?({NUMBER})(?:\s?[-–—]\s?(?:{sign})?({NUMBER}))?(?:[\s-]?({SCALE}))?"),
+            &format!(
+                r"([-+−]?)({sign})\s?({NUMBER})(?:\s?[-–—]\s?(?:{sign})?({NUMBER}))?(?:[\s-]?({SCALE}))?"
+            ),
             |found| {
-                let amount = Amount { sign: found.group(2), low: found.group(3), high: found.group(4), scale: found.group(5) };
+                let amount = Amount {
+                    sign: found.group(2),
+                    low: found.group(3),
+                    high: found.group(4),
+                    scale: found.group(5),
+                };
                 let signed = match found.group(1) {
                     "" => "",
                     _ if found.before.is_some_and(char::is_alphanumeric) => return None,
@@ -69,7 +76,8 @@ pub(super) fn money() -> Result<Vec<Rule>, regex::Error> {
             },
         )?,
         Rule::new(&format!(r"({NUMBER})(?:\s?({SCALE}))?\s?({after})"), |found| {
-            let amount = Amount { sign: found.group(3), low: found.group(1), high: "", scale: found.group(2) };
+            let amount =
+                Amount { sign: found.group(3), low: found.group(1), high: "", scale: found.group(2) };
             found.stands_alone(".,$€£-/").then(|| amount.read(found))?
         })?,
     ])
@@ -84,10 +92,17 @@ struct Amount<'a> {
 
 impl Amount<'_> {
     fn read(&self, found: &Found<'_>) -> Option<String> {
-        let currency = CURRENCIES.iter().find(|currency| currency.sign == self.sign)?;
+        let currency = CURRENCIES.iter().find(|[sign, ..]| *sign == self.sign)?;
+        let [_, one, many, ..] = *currency;
         // "a $20 bill": what comes before a noun has no plural.
         let hyphened = found.after == Some('-') && found.right[1..].starts_with(char::is_alphabetic);
-        let many = if (found.is_before_noun() || hyphened) && !self.low.contains('.') || found.is_before_noun() && !self.scale.is_empty() { currency.one } else { currency.many };
+        let many = if (found.is_before_noun() || hyphened) && !self.low.contains('.')
+            || found.is_before_noun() && !self.scale.is_empty()
+        {
+            one
+        } else {
+            many
+        };
         if self.scale.is_empty() && self.high.is_empty() {
             return Some(whole(self.low, currency, many));
         }
@@ -102,19 +117,19 @@ impl Amount<'_> {
 }
 
 /// An amount of a currency and of its hundredth parts: "nine dollars and ninety-nine cents".
-fn whole(written: &str, currency: &Currency, many: &str) -> String {
+fn whole(written: &str, [_, one, _, minor_one, minor_many]: &[&str; 5], many: &str) -> String {
     let (units, part) = written.split_once('.').unwrap_or((written, ""));
     let singular = |number: &str| number.chars().all(|c| c == '0') || number.is_empty();
-    let has_minor = !currency.minor.is_empty() && part.len() == 2;
+    let has_minor = !minor_many.is_empty() && part.len() == 2;
     if !has_minor && !singular(part) {
         return format!("{} {many}", number(written));
     }
-    let major = counted(units, currency.one, many).replacen(units, &number(units), 1);
+    let major = counted(units, one, many).replacen(units, &number(units), 1);
     let minor = part.trim_start_matches('0');
     match (singular(part), singular(units)) {
         (true, _) => major,
         (false, zero) => {
-            let minor = counted(minor, currency.minor_one, currency.minor).replacen(minor, &number(minor), 1);
+            let minor = counted(minor, minor_one, minor_many).replacen(minor, &number(minor), 1);
             if zero { minor } else { format!("{major} and {minor}") }
         }
     }

@@ -8,22 +8,42 @@ use super::words::{ABBREVIATIONS, COUNTED, NO_NAMES, ORDERED, STATES, TITLES};
 const ROMAN: &str = r"(M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))";
 
 pub(super) fn places() -> Result<Vec<Rule>, regex::Error> {
-    let states = STATES.iter().map(|(code, _)| *code).collect::<Vec<_>>().join("|");
+    let states = STATES.iter().map(|[code, _]| *code).collect::<Vec<_>>().join("|");
     Ok(vec![
         Rule::new(&format!(r"(\p{{Lu}}[\p{{L}}.]+), ({states})\b(\.? \d{{5}}(?:-\d{{4}})?\b)?"), |found| {
-            let (_, state) = STATES.iter().find(|(code, _)| *code == found.group(2))?;
+            let [_, state] = STATES.iter().find(|[code, _]| *code == found.group(2))?;
             let zip = found.group(3).trim_start_matches(['.', ' ']);
-            let zip = if zip.is_empty() { String::new() } else { format!(" {}", super::numerals::digit_names(zip)) };
+            let zip = if zip.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", super::numerals::digit_names(zip))
+            };
             let ends = found.after.is_none_or(|c| " ,.;:!?)".contains(c));
             let state = if found.after == Some('.') { state.trim_end_matches('.') } else { state };
             ends.then(|| format!("{}, {state}{zip}", found.group(1)))
         })?,
-        Rule::new(r"(\d+(?:[A-Z]|st|nd|rd|th)? (?:[NSEW]\.? )?(?:(?:\p{Lu}\p{L}+|\d+(?:st|nd|rd|th)) ){1,3})(Dr|St|ST|Ct|Pl|Sq|Ter|Cir)\b(\.?)( [NSEW]{1,2}\b\.?)?", |found| {
-            let street = match found.group(2) { "Dr" => "Drive", "St" | "ST" => "Street", "Ct" => "Court", "Pl" => "Place", "Sq" => "Square", "Ter" => "Terrace", _ => "Circle" };
-            let stop = if !found.group(3).is_empty() && found.after.is_none() && found.group(4).is_empty() { "." } else { "" };
-            let saint = found.group(2) == "St" && found.right.starts_with(" Louis");
-            (!saint).then(|| format!("{}{street}{stop}{}", found.group(1), found.group(4)))
-        })?,
+        Rule::new(
+            r"(\d+(?:[A-Z]|st|nd|rd|th)? (?:[NSEW]\.? )?(?:(?:\p{Lu}\p{L}+|\d+(?:st|nd|rd|th)) ){1,3})(Dr|St|ST|Ct|Pl|Sq|Ter|Cir)\b(\.?)( [NSEW]{1,2}\b\.?)?",
+            |found| {
+                let street = match found.group(2) {
+                    "Dr" => "Drive",
+                    "St" | "ST" => "Street",
+                    "Ct" => "Court",
+                    "Pl" => "Place",
+                    "Sq" => "Square",
+                    "Ter" => "Terrace",
+                    _ => "Circle",
+                };
+                let stop = if !found.group(3).is_empty() && found.after.is_none() && found.group(4).is_empty()
+                {
+                    "."
+                } else {
+                    ""
+                };
+                let saint = found.group(2) == "St" && found.right.starts_with(" Louis");
+                (!saint).then(|| format!("{}{street}{stop}{}", found.group(1), found.group(4)))
+            },
+        )?,
         Rule::new(r"(\d+) ([NSEW]|NE|NW|SE|SW)\b\.? (\p{Lu}\p{Ll}|\d)", |found| {
             Some(format!("{} {} {}", found.group(1), quarter(found.group(2))?, found.group(3)))
         })?,
@@ -31,30 +51,44 @@ pub(super) fn places() -> Result<Vec<Rule>, regex::Error> {
 }
 
 pub(super) fn names() -> Result<Vec<Rule>, regex::Error> {
-    let titles = longest_first(TITLES.iter().map(|(title, _)| regex::escape(title)).collect());
-    let others = longest_first(ABBREVIATIONS.iter().map(|(short, _)| regex::escape(short)).collect());
+    let titles = longest_first(TITLES.iter().map(|[title, _]| regex::escape(title)).collect());
+    let others = longest_first(ABBREVIATIONS.iter().map(|[short, _]| regex::escape(short)).collect());
     Ok(vec![
         Rule::new(&format!(r"\b({titles})\.? (\p{{Lu}})"), |found| {
-            let (_, spoken) = TITLES.iter().find(|(title, _)| *title == found.group(1))?;
+            let [_, spoken] = TITLES.iter().find(|[title, _]| *title == found.group(1))?;
             let dotted = found.group(0).contains('.');
-            let word = !dotted && matches!(found.group(1), "St" | "Fr" | "Ft" | "Mt" | "Rep" | "Col" | "Rev" | "Hon" | "Pres" | "Gen" | "Maj") && found.word_before().chars().all(|c| c.is_uppercase()) && found.before.is_some_and(|c| c != ' ');
+            let word = !dotted
+                && matches!(
+                    found.group(1),
+                    "St" | "Fr" | "Ft" | "Mt" | "Rep" | "Col" | "Rev" | "Hon" | "Pres" | "Gen" | "Maj"
+                )
+                && found.word_before().chars().all(|c| c.is_uppercase())
+                && found.before.is_some_and(|c| c != ' ');
             (!word).then(|| format!("{spoken} {}", found.group(2)))
         })?,
         Rule::new(&format!(r"({others})"), |found| {
-            let (short, spoken) = ABBREVIATIONS.iter().find(|(short, _)| *short == found.group(1))?;
+            let [short, spoken] = ABBREVIATIONS.iter().find(|[short, _]| *short == found.group(1))?;
             let last = found.after.is_none_or(|c| "\"”)".contains(c)) && short.ends_with('.');
             let alone = found.stands_alone(".'") && !(short.ends_with('.') && found.after == Some('.'));
             alone.then(|| format!("{spoken}{}", if last && found.after.is_none() { "." } else { "" }))
         })?,
         Rule::new(r"\b(No|Nos|no|nos|Num)\. ?(\d)", |found| {
-            let noun = match found.group(1) { "No" | "Num" => "Number", "Nos" => "Numbers", "no" => "number", _ => "numbers" };
+            let noun = match found.group(1) {
+                "No" | "Num" => "Number",
+                "Nos" => "Numbers",
+                "no" => "number",
+                _ => "numbers",
+            };
             Some(format!("{noun} {}", found.group(2)))
         })?,
         // In the style of forms: "name & no."
-        Rule::new(r"(& |\b(?:[Ss]erial|[Pp]art|[Mm]odel|[Aa]ccount|[Pp]hone|[Tt]el\.|[Rr]ef\.) )no\.", |found| {
-            let stop = if found.after.is_none() { "." } else { "" };
-            Some(format!("{}number{stop}", found.group(1)))
-        })?,
+        Rule::new(
+            r"(& |\b(?:[Ss]erial|[Pp]art|[Mm]odel|[Aa]ccount|[Pp]hone|[Tt]el\.|[Rr]ef\.) )no\.",
+            |found| {
+                let stop = if found.after.is_none() { "." } else { "" };
+                Some(format!("{}number{stop}", found.group(1)))
+            },
+        )?,
         Rule::new(r"(?:#|№ ?)(\d)", |found| {
             let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || c == '&');
             apart.then(|| format!("number {}", found.group(1)))
@@ -66,29 +100,48 @@ pub(super) fn names() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(&format!(r"\b({}) {ROMAN}\b", COUNTED.join("|")), |found| {
             let numeral = found.group(2);
-            let value = roman(numeral).filter(|_| !numeral.starts_with(['M', 'D']) && found.after != Some('\''))?;
+            let value =
+                roman(numeral).filter(|_| !numeral.starts_with(['M', 'D']) && found.after != Some('\''))?;
             Some(format!("{} {value}", found.group(1)))
         })?,
         Rule::new(&format!(r"\b({}) {ROMAN}\b", ORDERED.join("|")), |found| {
             let numeral = found.group(2);
             let value = roman(numeral).filter(|_| !numeral.starts_with(['M', 'D', 'C', 'L']))?;
-            let pronoun = numeral == "I" && found.right.starts_with([' ', '\'']) && !found.right.starts_with("'s") && found.word_after().starts_with(char::is_lowercase) && is_verb(found.word_after());
+            let pronoun = numeral == "I"
+                && found.right.starts_with([' ', '\''])
+                && !found.right.starts_with("'s")
+                && found.word_after().starts_with(char::is_lowercase)
+                && is_verb(found.word_after());
             (!pronoun).then(|| format!("{} the {}", found.group(1), ordinal(value)))
         })?,
-        Rule::new(r"\b(\p{Lu}[\p{L}]+) (II|III|IV|VI|VII|VIII|IX|XI|XII|XIII|XIV|XV|XVI|XVII|XVIII|XIX|XX)\b", |found| {
-            let is_name = !NO_NAMES.contains(&found.group(1)) && !found.group(1).chars().all(char::is_uppercase);
-            let value = roman(found.group(2))?;
-            is_name.then(|| format!("{} {value}", found.group(1)))
-        })?,
+        Rule::new(
+            r"\b(\p{Lu}[\p{L}]+) (II|III|IV|VI|VII|VIII|IX|XI|XII|XIII|XIV|XV|XVI|XVII|XVIII|XIX|XX)\b",
+            |found| {
+                let is_name =
+                    !NO_NAMES.contains(&found.group(1)) && !found.group(1).chars().all(char::is_uppercase);
+                let value = roman(found.group(2))?;
+                is_name.then(|| format!("{} {value}", found.group(1)))
+            },
+        )?,
         Rule::new(r"\b(II|III|VII|VIII|XII|XIII|XIV|XVI|XVII|XVIII)\b", |found| {
-            let apart = found.stands_alone(".-'/&") && found.before.is_some_and(|c| c == ' ') && found.after != Some('.') || found.before.is_some() && found.stands_alone(".-'/&") && found.after == Some('.') && found.right.len() == 1;
+            let apart = found.stands_alone(".-'/&")
+                && found.before.is_some_and(|c| c == ' ')
+                && found.after != Some('.')
+                || found.before.is_some()
+                    && found.stands_alone(".-'/&")
+                    && found.after == Some('.')
+                    && found.right.len() == 1;
             apart.then(|| roman(found.group(1)).map(|value| value.to_string()))?
         })?,
         Rule::new(r"(\p{Lu}[\p{L}.]+) v\. (\p{Lu})", |found| {
             Some(format!("{} versus {}", found.group(1), found.group(2)))
         })?,
         Rule::new(r"^\(?(II|III|IV|VI|VII|VIII|IX|XI|XII|XIII|XIV|XV)([.):])(?:\s|$)", |found| {
-            Some(format!("{}{} ", super::numerals::number(&roman(found.group(1))?.to_string()), if found.group(2) == ")" { "," } else { found.group(2) }))
+            Some(format!(
+                "{}{} ",
+                super::numerals::number(&roman(found.group(1))?.to_string()),
+                if found.group(2) == ")" { "," } else { found.group(2) }
+            ))
         })?,
     ])
 }
@@ -110,8 +163,8 @@ fn quarter(letters: &str) -> Option<&'static str> {
 /// Words that follow the pronoun "I", not a first of a name.
 fn is_verb(word: &str) -> bool {
     const VERBS: [&str; 20] = [
-        "am", "think", "know", "have", "would", "will", "could", "should", "want", "can", "love", "need", "like",
-        "met", "saw", "told", "said", "thought", "knew", "remember",
+        "am", "think", "know", "have", "would", "will", "could", "should", "want", "can", "love", "need",
+        "like", "met", "saw", "told", "said", "thought", "knew", "remember",
     ];
     VERBS.contains(&word)
 }

@@ -144,7 +144,11 @@ mod tests {
 
         fn read(&self, text: &str) -> String {
             let plain = self.1.strip(&self.0.name(text));
-            sentences::split(&plain).into_iter().map(|sentence| self.2.normalise(sentence)).collect::<Vec<_>>().join(" ")
+            sentences::split(&plain)
+                .into_iter()
+                .map(|sentence| self.2.normalise(sentence))
+                .collect::<Vec<_>>()
+                .join(" ")
         }
     }
 
@@ -179,7 +183,10 @@ mod tests {
             all += 1;
             failing += usize::from(fails);
             if (words(&ours) == words(said)) == fails {
-                wrong.push(format!("{written}\n  expected{} {said}\n  read     {ours}", if fails { " not" } else { "" }));
+                wrong.push(format!(
+                    "{written}\n  expected{} {said}\n  read     {ours}",
+                    if fails { " not" } else { "" }
+                ));
             }
         }
         assert!(wrong.is_empty(), "{}\n{} of {all}", wrong.join("\n"), wrong.len());

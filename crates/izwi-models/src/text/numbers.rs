@@ -6,20 +6,23 @@ use super::words::{CODE_BEFORE, DIGITS_BEFORE, NO_NOUNS, PEOPLE, VERSIONED, YEAR
 
 pub(super) fn numbers() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
-        Rule::new(r"(?i)\b(\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th)\b", |found| {
-            plain_ordinal(found.group(1))
+        Rule::new(r"(?i)\b(\d{1,3}(?:,\d{3})+|\d+)(?:st|nd|rd|th)\b", |found| plain_ordinal(found.group(1)))?,
+        Rule::new(
+            &format!(r"\b(v|[Vv]ersion|[Vv]er\.|{}) ?(\d+(?:\.\d+)+|\d+)\b", VERSIONED.join("|")),
+            |found| {
+                let name = found.group(1);
+                // After the word itself a version is read by its numbers alone, as the lexicon of the default voice does.
+                let is_bare = name.ends_with("ersion") && found.group(2).matches('.').count() > 1;
+                let is_whole = !found.group(2).contains('.');
+                let read = if is_whole { number } else { part };
+                let parts: Vec<String> = found.group(2).split('.').map(read).collect();
+                let name = if matches!(name, "v" | "ver." | "Ver.") { "version" } else { name };
+                Some(format!("{name} {}", parts.join(if is_bare { " " } else { " point " })))
+            },
+        )?,
+        Rule::new(r"\b(\p{Lu})\.(\d{3})\b", |found| {
+            Some(format!("{} {}", found.group(1), code(found.group(2))))
         })?,
-        Rule::new(&format!(r"\b(v|[Vv]ersion|[Vv]er\.|{}) ?(\d+(?:\.\d+)+|\d+)\b", VERSIONED.join("|")), |found| {
-            let name = found.group(1);
-            // After the word itself a version is read by its numbers alone, as the lexicon of the default voice does.
-            let is_bare = name.ends_with("ersion") && found.group(2).matches('.').count() > 1;
-            let is_whole = !found.group(2).contains('.');
-            let read = if is_whole { number } else { part };
-            let parts: Vec<String> = found.group(2).split('.').map(read).collect();
-            let name = if matches!(name, "v" | "ver." | "Ver.") { "version" } else { name };
-            Some(format!("{name} {}", parts.join(if is_bare { " " } else { " point " })))
-        })?,
-        Rule::new(r"\b(\p{Lu})\.(\d{3})\b", |found| Some(format!("{} {}", found.group(1), code(found.group(2)))))?,
         Rule::new(r"\d+(?:\.\d+){2,}", |found| {
             let parts: Vec<String> = found.group(0).split('.').map(part).collect();
             Some(padded(found, &parts.join(" point ")))
@@ -48,11 +51,17 @@ pub(super) fn numbers() -> Result<Vec<Rule>, regex::Error> {
                 _ => number(digits),
             };
             // A letter alone is its name.
-            let letter = if glued && found.group(3).is_empty() { found.group(2).to_uppercase() } else { found.group(2).to_owned() };
+            let letter = if glued && found.group(3).is_empty() {
+                found.group(2).to_uppercase()
+            } else {
+                found.group(2).to_owned()
+            };
             let before = if found.before.is_some_and(char::is_alphanumeric) { " " } else { "" };
             Some(format!("{before}{} {letter}{}", words, found.group(3)))
         })?,
-        Rule::new(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.\d+", |found| Some(padded(found, &number(found.group(0)))))?,
+        Rule::new(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.\d+", |found| {
+            Some(padded(found, &number(found.group(0))))
+        })?,
         Rule::new(r"\d+", |found| Some(padded(found, &whole(found))))?,
     ])
 }
@@ -73,10 +82,15 @@ fn padded(found: &Found<'_>, words: &str) -> String {
 fn whole(found: &Found<'_>) -> String {
     let digits = found.group(0);
     let (left, right) = (found.word_before(), found.word_after());
-    let is_service = matches!(digits, "911" | "411" | "211" | "311" | "511" | "611" | "711" | "811" | "988" | "999" | "112");
+    let is_service = matches!(
+        digits,
+        "911" | "411" | "211" | "311" | "511" | "611" | "711" | "811" | "988" | "999" | "112"
+    );
     let is_called = matches!(left, "call" | "Call" | "called" | "dial" | "Dial" | "dialed" | "calling");
     let said = found.left.trim_end().trim_end_matches(" is").rsplit(' ').next().unwrap_or_default();
-    if (DIGITS_BEFORE.contains(&left) || DIGITS_BEFORE.contains(&said)) && digits.len() > 2 || (is_service && is_called) {
+    if (DIGITS_BEFORE.contains(&left) || DIGITS_BEFORE.contains(&said)) && digits.len() > 2
+        || (is_service && is_called)
+    {
         return digit_names(digits);
     }
     if CODE_BEFORE.contains(&left.to_lowercase().as_str()) && digits.len() >= 2 {
@@ -94,11 +108,18 @@ fn whole(found: &Found<'_>) -> String {
 
 fn is_year(value: u32, left: &str, right: &str, after: Option<char>) -> bool {
     let dated = YEAR_BEFORE.contains(&left.to_lowercase().as_str());
-    let is_plural = right.len() > 3 && right.ends_with('s') && !right.ends_with("ss") && !right.ends_with("us");
-    let counts = right.starts_with(char::is_lowercase) && after == Some(' ') && is_plural && !NO_NOUNS.contains(&right);
+    let is_plural =
+        right.len() > 3 && right.ends_with('s') && !right.ends_with("ss") && !right.ends_with("us");
+    let counts = right.starts_with(char::is_lowercase)
+        && after == Some(' ')
+        && is_plural
+        && !NO_NOUNS.contains(&right);
     let counts = counts || PEOPLE.contains(&right);
     match value {
-        1100..2100 => !counts || matches!(left.to_lowercase().as_str(), "the" | "this" | "early" | "mid" | "late" | "since"),
+        1100..2100 => {
+            !counts
+                || matches!(left.to_lowercase().as_str(), "the" | "this" | "early" | "mid" | "late" | "since")
+        }
         1000..1100 => dated && !counts,
         _ => false,
     }

@@ -177,7 +177,8 @@ pub(super) fn cardinal(number: u128) -> Option<String> {
 
 /// A number as it is written, `1,250.75`, in words. With zeros in front, or without end, digit by digit.
 pub(super) fn number(written: &str) -> String {
-    let (whole, decimals) = written.split_once('.').map_or((written, None), |(whole, part)| (whole, Some(part)));
+    let (whole, decimals) =
+        written.split_once('.').map_or((written, None), |(whole, part)| (whole, Some(part)));
     let digits = whole.replace(',', "");
     let named = digits.len() == 1 || !digits.starts_with('0');
     let short = digits.len() <= MAX_CARDINAL_DIGITS || whole.contains(',');

@@ -10,7 +10,6 @@ const LOWERED: &str = "₀₁₂₃₄₅₆₇₈₉";
 const ORDINARY: &str = "0123456789-";
 
 pub(super) fn technical() -> Result<Vec<Rule>, regex::Error> {
-    let extensions: Vec<&str> = EXTENSIONS.to_vec();
     Ok(vec![
         Rule::new(r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:/(\d{1,2})|:(\d{2,5}))?\b", |found| {
             let parts: Vec<String> = (1..=4).map(|group| code(found.group(group))).collect();
@@ -23,8 +22,9 @@ pub(super) fn technical() -> Result<Vec<Rule>, regex::Error> {
             (valid && found.stands_alone(".")).then(|| parts.join(" dot ") + &tail)
         })?,
         Rule::new(r"[A-Za-z]:(?:\\[\w.-]+)+\\?|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?|~/[\w.-]+", path)?,
-        Rule::new(&format!(r"(?i)([\w-]+)\.({})\b", extensions.join("|")), |found| {
-            let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || "/\\@".contains(c)) && !found.right.starts_with(['@', '/']);
+        Rule::new(&format!(r"(?i)([\w-]+)\.({})\b", EXTENSIONS.join("|")), |found| {
+            let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || "/\\@".contains(c))
+                && !found.right.starts_with(['@', '/']);
             apart.then(|| format!("{} dot {}", name(found.group(1)), extension(found.group(2))))
         })?,
         Rule::new(r"@([A-Za-z_]\w*)", |found| {
@@ -37,11 +37,18 @@ pub(super) fn technical() -> Result<Vec<Rule>, regex::Error> {
             apart.then(|| format!("hashtag {}", camel(found.group(1))))
         })?,
         // Chemical formulas.
-        Rule::new(&format!(r"\b(?:(?:Ca|Fe|Na|Mg|Cl|Al|Si|Cu|Ag|[HCNOSK])[\d{LOWERED}]{{0,2}}){{2,}}|\b[ONH][2-3{LOWERED}]"), |found| {
-            let has_digits = found.group(0).contains(|c: char| c.is_ascii_digit() || LOWERED.contains(c));
-            (has_digits && found.stands_alone(".-/")).then(|| formula(found.group(0)))
+        Rule::new(
+            &format!(
+                r"\b(?:(?:Ca|Fe|Na|Mg|Cl|Al|Si|Cu|Ag|[HCNOSK])[\d{LOWERED}]{{0,2}}){{2,}}|\b[ONH][2-3{LOWERED}]"
+            ),
+            |found| {
+                let has_digits = found.group(0).contains(|c: char| c.is_ascii_digit() || LOWERED.contains(c));
+                (has_digits && found.stands_alone(".-/")).then(|| formula(found.group(0)))
+            },
+        )?,
+        Rule::new(r"\bC(\+\+|#)", |found| {
+            Some(if found.group(1) == "#" { "C sharp".to_owned() } else { "C plus plus".to_owned() })
         })?,
-        Rule::new(r"\bC(\+\+|#)", |found| Some(if found.group(1) == "#" { "C sharp".to_owned() } else { "C plus plus".to_owned() }))?,
         Rule::new(r"\b([A-GF])([#♯♭])(?:( (?:major|minor))|\b|$)?", |found| {
             let sign = if found.group(2) == "♭" { "flat" } else { "sharp" };
             found.stands_alone("").then(|| format!("{} {sign}{}", found.group(1), found.group(3)))
@@ -57,7 +64,9 @@ pub(super) fn mathematics() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"([\p{L}\d)])\^([-−]?\d+|[a-z]\b)", |found| {
             Some(format!("{}{}", found.group(1), power(found, found.group(2))?))
         })?,
-        Rule::new(&format!(r"([{LOWERED}]+)"), |found| Some(format!(" {} ", ordinary(found.group(1), LOWERED))))?,
+        Rule::new(&format!(r"([{LOWERED}]+)"), |found| {
+            Some(format!(" {} ", ordinary(found.group(1), LOWERED)))
+        })?,
         Rule::new(r"([√∛])\s?\(?(\d+(?:\.\d+)?|\p{L}\b)?\)?", |found| {
             let root = if found.group(1) == "√" { "square root" } else { "cube root" };
             Some(format!(" the {root} of {}", found.group(2)))
@@ -66,7 +75,8 @@ pub(super) fn mathematics() -> Result<Vec<Rule>, regex::Error> {
             let (_, word) = GREEK.iter().find(|(letter, _)| found.group(1).starts_with(*letter))?;
             let is_greek = |c: Option<char>| c.is_some_and(|c| ('\u{370}'..='\u{3ff}').contains(&c));
             let space = |near: Option<char>| if near.is_some_and(char::is_alphanumeric) { " " } else { "" };
-            (!is_greek(found.before) && !is_greek(found.after)).then(|| format!("{}{word}{}", space(found.before), space(found.after)))
+            (!is_greek(found.before) && !is_greek(found.after))
+                .then(|| format!("{}{word}{}", space(found.before), space(found.after)))
         })?,
     ])
 }
@@ -98,7 +108,10 @@ fn path(found: &Found<'_>) -> Option<String> {
     let mut spoken = String::new();
     for (at, piece) in body.split_inclusive(['/', '\\', ':', '~']).enumerate() {
         let word = piece.trim_end_matches(['/', '\\', ':', '~']);
-        let word = match word.rsplit_once('.').filter(|(stem, end)| !stem.is_empty() && EXTENSIONS.contains(&end.to_lowercase().as_str())) {
+        let word = match word
+            .rsplit_once('.')
+            .filter(|(stem, end)| !stem.is_empty() && EXTENSIONS.contains(&end.to_lowercase().as_str()))
+        {
             Some((stem, end)) => format!("{} dot {}", name(stem), extension(end)),
             None => name(word),
         };
@@ -120,7 +133,8 @@ fn path(found: &Found<'_>) -> Option<String> {
 fn extension(written: &str) -> String {
     let lower = written.to_lowercase();
     match lower.as_str() {
-        "zip" | "doc" | "exe" | "log" | "bat" | "bin" | "gif" | "jar" | "app" | "toml" | "com" | "org" | "net" => lower,
+        "zip" | "doc" | "exe" | "log" | "bat" | "bin" | "gif" | "jar" | "app" | "toml" | "com" | "org"
+        | "net" => lower,
         _ => lower.to_uppercase(),
     }
 }
@@ -135,7 +149,8 @@ fn camel(written: &str) -> String {
     let mut spoken = String::new();
     let mut last = ' ';
     for c in written.chars() {
-        let starts = c.is_uppercase() && last.is_lowercase() || c.is_ascii_digit() != last.is_ascii_digit() && last != ' ';
+        let starts = c.is_uppercase() && last.is_lowercase()
+            || c.is_ascii_digit() != last.is_ascii_digit() && last != ' ';
         if starts {
             spoken.push(' ');
         }
@@ -150,7 +165,8 @@ fn formula(written: &str) -> String {
     let mut spoken: Vec<String> = Vec::new();
     let mut digits = String::new();
     for c in written.chars().chain([' ']) {
-        let lowered = LOWERED.chars().position(|lowered| lowered == c).and_then(|at| ORDINARY.chars().nth(at));
+        let lowered =
+            LOWERED.chars().position(|lowered| lowered == c).and_then(|at| ORDINARY.chars().nth(at));
         match lowered.unwrap_or(c) {
             digit if digit.is_ascii_digit() => digits.push(digit),
             letter => {

@@ -1,7 +1,26 @@
 //! Word tables of English: what abbreviations, units, symbols and currencies are read as.
 //!
 //! Readings follow the front end of the default voice where it has one, because the
-//! voice learnt from them.
+//! voice learnt from them. The long tables are files of `normalise/`, their fields parted by tabs.
+
+use std::sync::LazyLock;
+
+/// Rows of a file.
+type Table<const N: usize> = LazyLock<Vec<[&'static str; N]>>;
+/// Words of one kind.
+type List = LazyLock<Vec<&'static str>>;
+
+/// The rows of a file.
+pub(super) fn table<const N: usize>(file: &'static str) -> Vec<[&'static str; N]> {
+    file.lines().filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok()).collect()
+}
+
+/// The words of a line of `lists.tsv`, which begins with its name.
+fn list(name: &str) -> Vec<&'static str> {
+    let mut lines = include_str!("normalise/lists.tsv").lines().map(|line| line.split('\t'));
+    let found = lines.find_map(|mut words| (words.next() == Some(name)).then(|| words.collect()));
+    found.unwrap_or_default()
+}
 
 /// Months in order.
 pub(super) const MONTHS: [&str; 12] = [
@@ -17,524 +36,6 @@ pub(super) const MONTHS: [&str; 12] = [
     "October",
     "November",
     "December",
-];
-
-/// Titles before a name; none ends a sentence.
-pub(super) const TITLES: &[(&str, &str)] = &[
-    ("Mr", "Mister"),
-    ("Mrs", "Missus"),
-    ("Ms", "Miz"),
-    ("Dr", "Doctor"),
-    ("Prof", "Professor"),
-    ("St", "Saint"),
-    ("Mt", "Mount"),
-    ("Ft", "Fort"),
-    ("Gen", "General"),
-    ("Gov", "Governor"),
-    ("Sen", "Senator"),
-    ("Rep", "Representative"),
-    ("Capt", "Captain"),
-    ("Lt", "Lieutenant"),
-    ("Col", "Colonel"),
-    ("Sgt", "Sergeant"),
-    ("Cmdr", "Commander"),
-    ("Rev", "Reverend"),
-    ("Hon", "Honorable"),
-    ("Pres", "President"),
-    ("Supt", "Superintendent"),
-    ("Cpl", "Corporal"),
-    ("Maj", "Major"),
-    ("Adm", "Admiral"),
-    ("Fr", "Father"),
-    ("Msgr", "Monsignor"),
-    ("Pvt", "Private"),
-    ("Brig", "Brigadier"),
-    ("Ven", "Venerable"),
-    ("Amb", "Ambassador"),
-    ("Pfc", "Private First Class"),
-    ("Messrs", "Messrs"),
-];
-
-/// Other abbreviations, as written.
-pub(super) const ABBREVIATIONS: &[(&str, &str)] = &[
-    ("Mr.", "Mister"),
-    ("Mrs.", "Missus"),
-    ("Ms.", "Miz"),
-    ("Dr.", "Doctor"),
-    ("Jr.", "Junior"),
-    ("Sr.", "Senior"),
-    ("St.", "Street"),
-    ("Mt.", "Mount"),
-    ("Ave.", "Avenue"),
-    ("Blvd.", "Boulevard"),
-    ("Rd.", "Road"),
-    ("Ln.", "Lane"),
-    ("Hwy.", "Highway"),
-    ("Pkwy.", "Parkway"),
-    ("Ste.", "Suite"),
-    ("Apt.", "Apartment"),
-    ("Bldg.", "Building"),
-    ("Rm.", "Room"),
-    ("Ltd.", "Limited"),
-    ("Inc.", "Incorporated"),
-    ("Corp.", "Corporation"),
-    ("Co.", "Company"),
-    ("Bros.", "Brothers"),
-    ("Dept.", "Department"),
-    ("Univ.", "University"),
-    ("Assn.", "Association"),
-    ("Govt.", "Government"),
-    ("approx.", "approximately"),
-    ("Approx.", "Approximately"),
-    ("est.", "established"),
-    ("Est.", "Established"),
-    ("vs.", "versus"),
-    ("vs", "versus"),
-    ("vol.", "volume"),
-    ("Vol.", "Volume"),
-    ("fig.", "figure"),
-    ("Fig.", "Figure"),
-    ("ch.", "chapter"),
-    ("Ch.", "Chapter"),
-    ("pp.", "pages"),
-    ("ed.", "edition"),
-    ("eds.", "editors"),
-    ("Prof.", "Professor"),
-    ("Gen.", "General"),
-    ("Gov.", "Governor"),
-    ("Sen.", "Senator"),
-    ("Rep.", "Representative"),
-    ("Capt.", "Captain"),
-    ("Lt.", "Lieutenant"),
-    ("Col.", "Colonel"),
-    ("Sgt.", "Sergeant"),
-    ("Rev.", "Reverend"),
-    ("Hon.", "Honorable"),
-    ("Pres.", "President"),
-    ("Atty.", "Attorney"),
-    ("Supt.", "Superintendent"),
-    ("cf.", "compare"),
-    ("et al.", "et al"),
-    ("e.g.", "for example"),
-    ("i.e.", "that is"),
-    ("E.g.", "For example"),
-    ("I.e.", "That is"),
-    ("viz.", "namely"),
-    ("ca.", "circa"),
-    ("incl.", "including"),
-    ("excl.", "excluding"),
-    ("resp.", "respectively"),
-    ("esp.", "especially"),
-    ("Cpl.", "Corporal"),
-    ("Pvt.", "Private"),
-    ("Maj.", "Major"),
-    ("Adm.", "Admiral"),
-    ("Cmdr.", "Commander"),
-    ("Fr.", "Father"),
-    ("Pfc.", "Private First Class"),
-    ("Ct.", "Court"),
-    ("Pl.", "Place"),
-    ("Sq.", "Square"),
-    ("Expy.", "Expressway"),
-    ("Fwy.", "Freeway"),
-    ("Rte.", "Route"),
-    ("Ter.", "Terrace"),
-    ("Bl.", "Boulevard"),
-    ("Fl.", "Floor"),
-    ("Mfg.", "Manufacturing"),
-    ("Intl.", "International"),
-    ("Int'l", "International"),
-    ("Nat'l", "National"),
-    ("Gov't", "Government"),
-    ("gov't", "government"),
-    ("Ass'n", "Association"),
-    ("Dep't", "Department"),
-    ("Natl.", "National"),
-    ("Mgr.", "Manager"),
-    ("mgr.", "manager"),
-    ("Dir.", "Director"),
-    ("Asst.", "Assistant"),
-    ("asst.", "assistant"),
-    ("V.P.", "Vice President"),
-    ("min.", "minimum"),
-    ("max.", "maximum"),
-    ("avg.", "average"),
-    ("tel.", "telephone"),
-    ("Tel.", "Telephone"),
-    ("temp.", "temperature"),
-    ("ext.", "extension"),
-    ("Ext.", "Extension"),
-    ("attn.", "attention"),
-    ("Attn.", "Attention"),
-    ("misc.", "miscellaneous"),
-    ("Misc.", "Miscellaneous"),
-    ("abbr.", "abbreviation"),
-    ("dept.", "department"),
-    ("gen.", "general"),
-    ("sec.", "section"),
-    ("Sec.", "Section"),
-    ("para.", "paragraph"),
-    ("Par.", "Paragraph"),
-    ("Eq.", "Equation"),
-    ("eq.", "equation"),
-    ("Ref.", "Reference"),
-    ("ref.", "reference"),
-    ("Ex.", "Example"),
-    ("ex.", "example"),
-    ("hrs.", "hours"),
-    ("hr.", "hour"),
-    ("mins.", "minutes"),
-    ("yrs.", "years"),
-    ("yr.", "year"),
-    ("mo.", "month"),
-    ("mos.", "months"),
-    ("wk.", "week"),
-    ("wks.", "weeks"),
-    ("lb.", "pound"),
-    ("lbs.", "pounds"),
-    ("oz.", "ounces"),
-    ("ft.", "feet"),
-    ("tsp.", "teaspoons"),
-    ("tbsp.", "tablespoons"),
-    ("Tbsp.", "tablespoons"),
-    ("doz.", "dozen"),
-    ("gal.", "gallons"),
-    ("qt.", "quarts"),
-    ("pt.", "pint"),
-    ("b/c", "because"),
-    ("FYI", "for your information"),
-    ("ASAP", "as soon as possible"),
-    ("IMHO", "in my humble opinion"),
-    ("TBA", "to be announced"),
-    ("and/or", "and or"),
-    ("he/she", "he or she"),
-    ("his/her", "his or her"),
-    ("s/he", "she or he"),
-    ("him/her", "him or her"),
-    ("'n'", "and"),
-    ("'N'", "and"),
-    ("c/o", "care of"),
-    ("n/a", "not applicable"),
-    ("N/A", "not applicable"),
-    ("w/out", "without"),
-    ("Calif.", "California"),
-    ("Mass.", "Massachusetts"),
-    ("Conn.", "Connecticut"),
-    ("Pa.", "Pennsylvania"),
-    ("Fla.", "Florida"),
-    ("Tex.", "Texas"),
-    ("Ill.", "Illinois"),
-    ("Tenn.", "Tennessee"),
-    ("Ariz.", "Arizona"),
-    ("Colo.", "Colorado"),
-    ("Va.", "Virginia"),
-    ("Minn.", "Minnesota"),
-    ("Wis.", "Wisconsin"),
-    ("Mich.", "Michigan"),
-    ("Okla.", "Oklahoma"),
-    ("Nev.", "Nevada"),
-    ("Ore.", "Oregon"),
-    ("Ala.", "Alabama"),
-    ("Ga.", "Georgia"),
-    ("Ky.", "Kentucky"),
-    ("Md.", "Maryland"),
-    ("Mo.", "Missouri"),
-    ("Neb.", "Nebraska"),
-    ("Esq.", "Esquire"),
-    ("Thur.", "Thursday"),
-    ("Ph.D.", "Ph.D."),
-    ("Vols.", "Volumes"),
-    ("vols.", "volumes"),
-    ("p.s.", "P.S."),
-    ("Mssrs.", "Messrs"),
-    ("Jan.", "January"),
-    ("Feb.", "February"),
-    ("Mar.", "March"),
-    ("Apr.", "April"),
-    ("Jun.", "June"),
-    ("Jul.", "July"),
-    ("Aug.", "August"),
-    ("Sep.", "September"),
-    ("Sept.", "September"),
-    ("Oct.", "October"),
-    ("Nov.", "November"),
-    ("Dec.", "December"),
-    ("Mon.", "Monday"),
-    ("Tue.", "Tuesday"),
-    ("Tues.", "Tuesday"),
-    ("Wed.", "Wednesday"),
-    ("Thu.", "Thursday"),
-    ("Thurs.", "Thursday"),
-    ("Fri.", "Friday"),
-    ("Sat.", "Saturday"),
-    ("Sun.", "Sunday"),
-    ("w/", "with"),
-    ("w/o", "without"),
-    ("aka", "also known as"),
-    ("AKA", "also known as"),
-    ("BTW", "by the way"),
-    ("IMO", "in my opinion"),
-    ("TBD", "to be determined"),
-];
-
-/// Abbreviations that are always followed by what they belong to: their full stop never ends a sentence.
-pub(super) const LEADING: &[&str] = &["approx", "Approx", "e.g", "i.e", "vs", "v", "cf", "Dept", "viz", "incl", "esp"];
-
-/// Abbreviations that are followed by a number: before one their full stop does not end a sentence.
-pub(super) const NUMBERED: &[&str] = &[
-    "No", "Nos", "no", "nos", "Fig", "fig", "Vol", "vol", "pp", "Ch", "ch", "Apt", "Ste", "Bldg", "Rm", "Hwy", "Rte", "ca", "est", "Est", "ext", "Ext", "ex", "Ex", "Rs", "Eq", "eq", "Sec", "sec", "tel", "Tel", "Mt", "Vols", "Num", "Jan",
-    "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec",
-];
-
-/// Units after a number: one, several.
-pub(super) const UNITS: &[(&str, &str, &str)] = &[
-    ("km", "kilometer", "kilometers"),
-    ("cm", "centimeter", "centimeters"),
-    ("mm", "millimeter", "millimeters"),
-    ("nm", "nanometer", "nanometers"),
-    ("µm", "micrometer", "micrometers"),
-    ("kg", "kilogram", "kilograms"),
-    ("mg", "milligram", "milligrams"),
-    ("mcg", "microgram", "micrograms"),
-    ("µg", "microgram", "micrograms"),
-    ("lb", "pound", "pounds"),
-    ("lbs", "pounds", "pounds"),
-    ("oz", "ounce", "ounces"),
-    ("ft", "foot", "feet"),
-    ("yd", "yard", "yards"),
-    ("mi", "mile", "miles"),
-    ("ml", "milliliter", "milliliters"),
-    ("mL", "milliliter", "milliliters"),
-    ("cc", "cubic centimeter", "cubic centimeters"),
-    ("sq ft", "square foot", "square feet"),
-    ("sq mi", "square mile", "square miles"),
-    ("Hz", "hertz", "hertz"),
-    ("kHz", "kilohertz", "kilohertz"),
-    ("MHz", "megahertz", "megahertz"),
-    ("GHz", "gigahertz", "gigahertz"),
-    ("KB", "kilobyte", "kilobytes"),
-    ("kB", "kilobyte", "kilobytes"),
-    ("MB", "megabyte", "megabytes"),
-    ("GB", "gigabyte", "gigabytes"),
-    ("TB", "terabyte", "terabytes"),
-    ("Mbps", "megabits per second", "megabits per second"),
-    ("Gbps", "gigabits per second", "gigabits per second"),
-    ("hr", "hour", "hours"),
-    ("hrs", "hours", "hours"),
-    ("min", "minute", "minutes"),
-    ("mins", "minutes", "minutes"),
-    ("sec", "second", "seconds"),
-    ("secs", "seconds", "seconds"),
-    ("ms", "millisecond", "milliseconds"),
-    ("kWh", "kilowatt hour", "kilowatt hours"),
-    ("kW", "kilowatt", "kilowatts"),
-    ("MW", "megawatt", "megawatts"),
-    ("GW", "gigawatt", "gigawatts"),
-    ("mAh", "milliamp hour", "milliamp hours"),
-    ("fps", "frames per second", "frames per second"),
-    ("pct", "percent", "percent"),
-    ("m", "meter", "meters"),
-    ("g", "gram", "grams"),
-    ("L", "liter", "liters"),
-    ("l", "liter", "liters"),
-    ("dL", "deciliter", "deciliters"),
-    ("cl", "centiliter", "centiliters"),
-    ("t", "ton", "tons"),
-    ("V", "volt", "volts"),
-    ("kV", "kilovolt", "kilovolts"),
-    ("mV", "millivolt", "millivolts"),
-    ("W", "watt", "watts"),
-    ("TW", "terawatt", "terawatts"),
-    ("mA", "milliamp", "milliamps"),
-    ("Ah", "amp hour", "amp hours"),
-    ("Wh", "watt hour", "watt hours"),
-    ("MWh", "megawatt hour", "megawatt hours"),
-    ("GWh", "gigawatt hour", "gigawatt hours"),
-    ("TWh", "terawatt hour", "terawatt hours"),
-    ("J", "joule", "joules"),
-    ("kJ", "kilojoule", "kilojoules"),
-    ("MJ", "megajoule", "megajoules"),
-    ("N", "newton", "newtons"),
-    ("kN", "kilonewton", "kilonewtons"),
-    ("Nm", "newton meter", "newton meters"),
-    ("Pa", "pascal", "pascals"),
-    ("kPa", "kilopascal", "kilopascals"),
-    ("hPa", "hectopascal", "hectopascals"),
-    ("MPa", "megapascal", "megapascals"),
-    ("psi", "pound per square inch", "pounds per square inch"),
-    ("bar", "bar", "bars"),
-    ("atm", "atmosphere", "atmospheres"),
-    ("kcal", "kilocalorie", "kilocalories"),
-    ("cal", "calorie", "calories"),
-    ("hp", "horsepower", "horsepower"),
-    ("rpm", "R P M", "R P M"),
-    ("RPM", "R P M", "R P M"),
-    ("dB", "decibel", "decibels"),
-    ("dBA", "decibel A", "decibels A"),
-    ("Ω", "ohm", "ohms"),
-    ("kΩ", "kilohm", "kilohms"),
-    ("MΩ", "megohm", "megohms"),
-    ("mol", "mole", "moles"),
-    ("lm", "lumen", "lumens"),
-    ("lx", "lux", "lux"),
-    ("ha", "hectare", "hectares"),
-    ("ac", "acre", "acres"),
-    ("sq m", "square meter", "square meters"),
-    ("sq km", "square kilometer", "square kilometers"),
-    ("sq in", "square inch", "square inches"),
-    ("sq. ft.", "square foot", "square feet"),
-    ("cu ft", "cubic foot", "cubic feet"),
-    ("sqft", "square foot", "square feet"),
-    ("fl oz", "fluid ounce", "fluid ounces"),
-    ("gal", "gallon", "gallons"),
-    ("qt", "quart", "quarts"),
-    ("tsp", "teaspoon", "teaspoons"),
-    ("tbsp", "tablespoon", "tablespoons"),
-    ("mpg", "mile per gallon", "miles per gallon"),
-    ("MPG", "mile per gallon", "miles per gallon"),
-    ("kt", "knot", "knots"),
-    ("kts", "knots", "knots"),
-    ("nmi", "nautical mile", "nautical miles"),
-    ("ly", "light year", "light years"),
-    ("AU", "astronomical unit", "astronomical units"),
-    ("PB", "petabyte", "petabytes"),
-    ("EB", "exabyte", "exabytes"),
-    ("KiB", "kibibyte", "kibibytes"),
-    ("MiB", "mebibyte", "mebibytes"),
-    ("GiB", "gibibyte", "gibibytes"),
-    ("TiB", "tebibyte", "tebibytes"),
-    ("kbit/s", "kilobit per second", "kilobits per second"),
-    ("Mbit/s", "megabit per second", "megabits per second"),
-    ("Gbit/s", "gigabit per second", "gigabits per second"),
-    ("kbps", "kilobit per second", "kilobits per second"),
-    ("bps", "bit per second", "bits per second"),
-    ("Tbps", "terabit per second", "terabits per second"),
-    ("Mbit", "megabit", "megabits"),
-    ("Gbit", "gigabit", "gigabits"),
-    ("Mb/s", "megabit per second", "megabits per second"),
-    ("Gb/s", "gigabit per second", "gigabits per second"),
-    ("µs", "microsecond", "microseconds"),
-    ("μs", "microsecond", "microseconds"),
-    ("μm", "micrometer", "micrometers"),
-    ("μg", "microgram", "micrograms"),
-    ("ns", "nanosecond", "nanoseconds"),
-    ("ppm", "part per million", "parts per million"),
-    ("ppb", "part per billion", "parts per billion"),
-    ("dpi", "dot per inch", "dots per inch"),
-    ("ppi", "pixel per inch", "pixels per inch"),
-    ("px", "pixel", "pixels"),
-    ("MP", "megapixel", "megapixels"),
-    ("THz", "terahertz", "terahertz"),
-    ("h", "hour", "hours"),
-    ("yr", "year", "years"),
-    ("yrs", "years", "years"),
-    ("wk", "week", "weeks"),
-    ("wks", "weeks", "weeks"),
-    ("mo", "month", "months"),
-    ("dm", "decimeter", "decimeters"),
-    ("bpm", "beat per minute", "beats per minute"),
-    ("mmHg", "millimeter of mercury", "millimeters of mercury"),
-    ("mph", "mile per hour", "miles per hour"),
-    ("kph", "kilometer per hour", "kilometers per hour"),
-    ("km/h", "kilometer per hour", "kilometers per hour"),
-    ("m/s", "meter per second", "meters per second"),
-    ("eV", "electron volt", "electron volts"),
-    ("keV", "kiloelectron volt", "kiloelectron volts"),
-    ("MeV", "megaelectron volt", "megaelectron volts"),
-    ("GeV", "gigaelectron volt", "gigaelectron volts"),
-    ("Bq", "becquerel", "becquerels"),
-    ("mSv", "millisievert", "millisieverts"),
-    ("IU", "international unit", "international units"),
-    ("kB/s", "kilobyte per second", "kilobytes per second"),
-    ("MB/s", "megabyte per second", "megabytes per second"),
-    ("GB/s", "gigabyte per second", "gigabytes per second"),
-    ("cm3", "cubic centimeter", "cubic centimeters"),
-    ("m2", "square meter", "square meters"),
-    ("m3", "cubic meter", "cubic meters"),
-    ("km2", "square kilometer", "square kilometers"),
-    ("ft2", "square foot", "square feet"),
-    ("mi²", "square mile", "square miles"),
-];
-
-/// A currency: its sign or code, one and several of it, and of its hundredth parts where it has them.
-#[derive(Debug)]
-pub(super) struct Currency {
-    pub(super) sign: &'static str,
-    pub(super) one: &'static str,
-    pub(super) many: &'static str,
-    pub(super) minor_one: &'static str,
-    pub(super) minor: &'static str,
-}
-
-impl Currency {
-    const fn new(sign: &'static str, major: [&'static str; 2], minor: [&'static str; 2]) -> Self {
-        Self { sign, one: major[0], many: major[1], minor_one: minor[0], minor: minor[1] }
-    }
-}
-
-/// Currencies before or after a number.
-pub(super) const CURRENCIES: &[Currency] = &[
-    Currency::new("$", ["dollar", "dollars"], ["cent", "cents"]),
-    Currency::new("£", ["pound", "pounds"], ["penny", "pence"]),
-    Currency::new("€", ["euro", "euros"], ["cent", "cents"]),
-    Currency::new("¥", ["yen", "yen"], ["", ""]),
-    Currency::new("₹", ["rupee", "rupees"], ["paisa", "paise"]),
-    Currency::new("₩", ["won", "won"], ["", ""]),
-    Currency::new("¢", ["cent", "cents"], ["", ""]),
-    Currency::new("₽", ["ruble", "rubles"], ["kopeck", "kopecks"]),
-    Currency::new("₺", ["lira", "lira"], ["kurush", "kurush"]),
-    Currency::new("₪", ["shekel", "shekels"], ["agora", "agorot"]),
-    Currency::new("₿", ["bitcoin", "bitcoins"], ["", ""]),
-    Currency::new("₫", ["dong", "dong"], ["", ""]),
-    Currency::new("฿", ["baht", "baht"], ["satang", "satang"]),
-    Currency::new("₴", ["hryvnia", "hryvnias"], ["kopiyka", "kopiykas"]),
-    Currency::new("₦", ["naira", "naira"], ["kobo", "kobo"]),
-    Currency::new("₱", ["peso", "pesos"], ["centavo", "centavos"]),
-    Currency::new("US$", ["U.S. dollar", "U.S. dollars"], ["cent", "cents"]),
-    Currency::new("C$", ["Canadian dollar", "Canadian dollars"], ["cent", "cents"]),
-    Currency::new("CA$", ["Canadian dollar", "Canadian dollars"], ["cent", "cents"]),
-    Currency::new("A$", ["Australian dollar", "Australian dollars"], ["cent", "cents"]),
-    Currency::new("AU$", ["Australian dollar", "Australian dollars"], ["cent", "cents"]),
-    Currency::new("NZ$", ["New Zealand dollar", "New Zealand dollars"], ["cent", "cents"]),
-    Currency::new("HK$", ["Hong Kong dollar", "Hong Kong dollars"], ["cent", "cents"]),
-    Currency::new("S$", ["Singapore dollar", "Singapore dollars"], ["cent", "cents"]),
-    Currency::new("R$", ["real", "reais"], ["centavo", "centavos"]),
-    Currency::new("MX$", ["Mexican peso", "Mexican pesos"], ["centavo", "centavos"]),
-    Currency::new("Rs.", ["rupee", "rupees"], ["paisa", "paise"]),
-    Currency::new("Rs", ["rupee", "rupees"], ["paisa", "paise"]),
-    Currency::new("USD", ["U.S. dollar", "U.S. dollars"], ["cent", "cents"]),
-    Currency::new("EUR", ["euro", "euros"], ["cent", "cents"]),
-    Currency::new("GBP", ["pound", "pounds"], ["penny", "pence"]),
-    Currency::new("JPY", ["yen", "yen"], ["", ""]),
-    Currency::new("CNY", ["yuan", "yuan"], ["", ""]),
-    Currency::new("RMB", ["yuan", "yuan"], ["", ""]),
-    Currency::new("CHF", ["Swiss franc", "Swiss francs"], ["centime", "centimes"]),
-    Currency::new("CAD", ["Canadian dollar", "Canadian dollars"], ["cent", "cents"]),
-    Currency::new("AUD", ["Australian dollar", "Australian dollars"], ["cent", "cents"]),
-    Currency::new("NZD", ["New Zealand dollar", "New Zealand dollars"], ["cent", "cents"]),
-    Currency::new("HKD", ["Hong Kong dollar", "Hong Kong dollars"], ["cent", "cents"]),
-    Currency::new("SGD", ["Singapore dollar", "Singapore dollars"], ["cent", "cents"]),
-    Currency::new("INR", ["rupee", "rupees"], ["paisa", "paise"]),
-    Currency::new("BRL", ["real", "reais"], ["centavo", "centavos"]),
-    Currency::new("MXN", ["Mexican peso", "Mexican pesos"], ["centavo", "centavos"]),
-    Currency::new("KRW", ["won", "won"], ["", ""]),
-    Currency::new("RUB", ["ruble", "rubles"], ["kopeck", "kopecks"]),
-    Currency::new("TRY", ["lira", "lira"], ["", ""]),
-    Currency::new("ZAR", ["rand", "rand"], ["cent", "cents"]),
-    Currency::new("SEK", ["Swedish krona", "Swedish kronor"], ["", ""]),
-    Currency::new("NOK", ["Norwegian krone", "Norwegian kroner"], ["", ""]),
-    Currency::new("DKK", ["Danish krone", "Danish kroner"], ["", ""]),
-    Currency::new("PLN", ["zloty", "zlotys"], ["grosz", "groszy"]),
-    Currency::new("zł", ["zloty", "zlotys"], ["grosz", "groszy"]),
-    Currency::new("CZK", ["Czech koruna", "Czech korunas"], ["", ""]),
-    Currency::new("HUF", ["forint", "forints"], ["", ""]),
-    Currency::new("ILS", ["shekel", "shekels"], ["", ""]),
-    Currency::new("THB", ["baht", "baht"], ["", ""]),
-    Currency::new("AED", ["dirham", "dirhams"], ["", ""]),
-    Currency::new("SAR", ["riyal", "riyals"], ["", ""]),
-    Currency::new("BTC", ["bitcoin", "bitcoins"], ["", ""]),
-    Currency::new("ETH", ["ether", "ether"], ["", ""]),
-    Currency::new("kr", ["krone", "kroner"], ["", ""]),
 ];
 
 /// Symbols read wherever they stand; an empty reading drops them.
@@ -590,164 +91,21 @@ pub(super) const SYMBOLS: &[(char, &str)] = &[
 ];
 
 /// Symbols read only between two words.
-pub(super) const RELATIONS: &[(char, &str)] =
-    &[('=', "equals"), ('<', "less than"), ('>', "greater than"), ('+', "plus"), ('≤', "is less than or equal to"), ('≥', "is greater than or equal to"), ('≠', "is not equal to"), ('≈', "is approximately"), ('≡', "is identical to"), ('∈', "is in"), ('&', "and"), ('⋅', "times"), ('·', "times"), ('@', "at")];
-
-/// Words before a Roman numeral that counts: "Chapter IV" is chapter four.
-pub(super) const COUNTED: &[&str] = &[
-    "Chapter",
-    "chapter",
-    "Part",
-    "part",
-    "Act",
-    "act",
-    "Scene",
-    "scene",
-    "Section",
-    "section",
-    "Volume",
-    "volume",
-    "Book",
-    "book",
-    "Phase",
-    "phase",
-    "Article",
-    "article",
-    "Appendix",
-    "Title",
-    "World War",
-    "Mark",
-    "Type",
-    "type",
-    "Level",
-    "level",
-    "Stage",
-    "stage",
-    "Class",
-    "class",
-    "Grade",
-    "grade",
-    "Unit",
-    "Lesson",
-    "Episode",
-    "Round",
-    "round",
-    "Super Bowl",
-    "Apollo",
-    "Gemini",
-    "Final Fantasy",
-    "Rocky",
-    "Star Wars Episode",
-    "Table",
-    "Figure",
-    "Step",
-    "Vol",
-    "Volumes",
-    "Division",
-    "Category",
-    "Tier",
-    "Amendment",
-    "Saturn",
-    "Rule",
-    "Sonata",
-    "Elizabeth Line",
-    "Schedule",
-    "Exhibit",
-    "Annex",
-    "Canto",
-    "Quake",
-    "Diablo",
-    "Civilization",
-    "Ultima",
-    "Dragon Quest",
-    "Grand Theft Auto",
-    "Factor",
-    "factor",
-    "Panzer",
-];
-
-/// Names before a Roman numeral that orders: "Henry VIII" is Henry the eighth.
-pub(super) const ORDERED: &[&str] = &[
-    "Pope",
-    "King",
-    "Queen",
-    "Emperor",
-    "Henry",
-    "Louis",
-    "Edward",
-    "George",
-    "William",
-    "Charles",
-    "James",
-    "Richard",
-    "Elizabeth",
-    "Mary",
-    "Napoleon",
-    "Pius",
-    "Benedict",
-    "Gregory",
-    "Leo",
-    "Innocent",
-    "Clement",
-    "John Paul",
-    "John",
-    "Paul",
-    "Ramses",
-    "Ptolemy",
-    "Frederick",
-    "Francis",
-    "Philip",
-    "Alexander",
-    "Nicholas",
-    "Peter",
-    "Catherine",
-    "Otto",
-    "Rameses",
-    "Thutmose",
-    "Amenhotep",
-    "Xerxes",
-    "Darius",
-    "Cyrus",
-    "Philippe",
-    "Haakon",
-    "Harald",
-    "Olav",
-    "Carl",
-    "Charlemagne",
-    "Urban",
-    "Boniface",
-    "Julius",
-    "Alfonso",
-    "Juan Carlos",
-    "Felipe",
-    "Wilhelm",
-    "Friedrich",
-    "Ludwig",
-    "Albert",
-    "Leopold",
-    "Rudolf",
-    "Maximilian",
-    "Joseph",
-    "Pedro",
-    "Robert",
-    "Margaret",
-    "Margrethe",
-    "Ernest",
-    "Baldwin",
-    "Constantine",
-    "Mehmed",
-    "Murad",
-    "Selim",
-    "Rama",
-    "Sixtus",
-    "Cleopatra",
-    "Antiochus",
-    "Ivan",
-    "Umberto",
-    "Victor Emmanuel",
-    "Gustav",
-    "Christian",
-    "Ferdinand",
+pub(super) const RELATIONS: &[(char, &str)] = &[
+    ('=', "equals"),
+    ('<', "less than"),
+    ('>', "greater than"),
+    ('+', "plus"),
+    ('≤', "is less than or equal to"),
+    ('≥', "is greater than or equal to"),
+    ('≠', "is not equal to"),
+    ('≈', "is approximately"),
+    ('≡', "is identical to"),
+    ('∈', "is in"),
+    ('&', "and"),
+    ('⋅', "times"),
+    ('·', "times"),
+    ('@', "at"),
 ];
 
 /// Cardinals below twenty.
@@ -778,169 +136,151 @@ pub(super) const ONES: [&str; 20] = [
 pub(super) const TENS: [&str; 8] =
     ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 
-/// Years stand before these.
-pub(super) const YEAR_AFTER: &[&str] = &["BCE", "BC", "B\\.C\\.", "CE\\b", "AD\\b", "A\\.D\\."];
-
-/// A number of four digits after these is a year.
-pub(super) const YEAR_BEFORE: &[&str] = &[
-    "in", "since", "by", "until", "till", "from", "of", "during", "before", "after", "around", "year", "early", "mid",
-    "late", "circa", "spring", "summer", "fall", "autumn", "winter",
-];
-
-/// A number after these is a name: it is read in pairs of digits.
-pub(super) const CODE_BEFORE: &[&str] = &[
-    "flight", "room", "route", "highway", "interstate", "suite", "unit", "apartment", "apt", "boeing", "airbus", "model",
-    "bus", "lot", "gate", "box", "xbox", "rtx", "gtx", "radeon", "ryzen", "studio", "channel", "locker", "train", "us",
-    "sr", "ford", "bmw", "mercedes", "porsche", "peugeot", "building", "zone", "exit", "section", "form", "hwy",
-    "rte", "port", "colon", "extension", "trail", "psalm", "lightning", "ext",
-];
-
 /// A number after these is read digit by digit.
 pub(super) const DIGITS_BEFORE: &[&str] =
     &["code", "Code", "PIN", "ZIP", "zip", "pin", "password", "passcode", "serial", "account"];
 
-/// Words in the form of a plural that count nothing.
-pub(super) const NO_NOUNS: &[&str] = &["was", "does", "says", "always", "perhaps", "shows", "sees", "makes", "means", "marks", "remains", "brings", "begins", "starts", "seems", "ends", "looks", "comes", "goes", "models", "elections", "editions", "saw", "unless", "towards", "besides", "afterwards", "olympics", "games"];
-
-/// People and other plurals without "s".
-pub(super) const PEOPLE: &[&str] = &["people", "men", "women", "children", "feet", "fish", "sheep", "police", "troops", "calories"];
-
-/// Small words, which no number is counted by.
-pub(super) const FUNCTION_WORDS: &[&str] = &[
-    "a", "an", "and", "or", "in", "on", "at", "to", "of", "for", "from", "per", "with", "by", "is", "was", "are", "each",
-    "more", "less", "than", "but", "if", "when", "as", "it", "that", "this", "every", "apiece", "total", "will", "the",
-];
-
-/// Words before an adjective and its noun.
-pub(super) const DETERMINERS: &[&str] = &["a", "an", "A", "An", "my", "your", "his", "her", "its", "our", "their", "Our", "My", "His", "Her"];
-
-/// What is measured in fractions.
-pub(super) const FRACTION_NOUNS: &[&str] = &[
-    "inch", "inches", "of", "cup", "cups", "mile", "miles", "teaspoon", "tablespoon", "teaspoons", "tablespoons", "ounce", "pound",
-    "pounds", "in", "share", "stake", "full", "note", "notes", "wrench", "bit", "drill",
-];
-
-/// Words before a number of points out of a maximum.
-pub(super) const RATING_WORDS: &[&str] = &["rated", "scored", "score", "rating", "scores", "Rating", "Score", "gets"];
-
-/// What is read as nothing else is.
-pub(super) const IDIOMS: &[(&str, &str)] = &[
-    ("24/7/365", "twenty-four seven three sixty-five"),
-    ("24/7", "twenty-four seven"),
-    ("9/11", "nine eleven"),
-    ("50/50", "fifty fifty"),
-    ("50-50", "fifty fifty"),
-    ("20/20", "twenty twenty"),
-    ("401(k)s", "four oh one Ks"),
-    ("401(k)", "four oh one K"),
-    ("401k", "four oh one K"),
-    ("403(b)", "four oh three B"),
-    ("K-12", "K through twelve"),
-    ("49ers", "forty-niners"),
-    ("76ers", "seventy-sixers"),
-    ("Y2K", "Y two K"),
-    ("007", "double oh seven"),
-    ("9-to-5", "nine to five"),
-    ("9-5", "nine to five"),
-    ("80/20", "eighty twenty"),
-    ("1-on-1", "one on one"),
-    ("A/C", "A C"),
-    ("AC/DC", "AC DC"),
-    ("TCP/IP", "TCP IP"),
-    ("I/O", "I O"),
-    ("§§", "sections"),
-    ("HTTP/1.1", "HTTP one point one"),
-    ("HTTP/2", "HTTP two"),
-    ("HTTP/3", "HTTP three"),
-    ("&c.", "etc."),
-    ("3M", "three M"),
-    ("C4", "C four"),
-    ("p. m.", "P.M."),
-    ("4x4", "four by four"),
-];
-
-/// Books of the Bible whose chapters and verses are parted by a colon.
-pub(super) const BIBLE: &[&str] = &[
-    "Genesis", "Exodus", "Leviticus", "Numbers", "Deuteronomy", "Joshua", "Judges", "Ruth", "Samuel", "Kings", "Job", "Psalms?", "Proverbs",
-    "Ecclesiastes", "Isaiah", "Jeremiah", "Ezekiel", "Daniel", "Matthew", "Mark", "Luke", "John", "Acts", "Romans",
-    "Corinthians", "Galatians", "Ephesians", "Philippians", "Colossians", "Hebrews", "James", "Peter", "Revelation",
-];
-
-/// Capitalised words after which capitals are no number: "The IV".
-pub(super) const NO_NAMES: &[&str] = &["The", "An", "This", "That", "Her", "His", "Its", "My", "Our", "Your", "Their", "No", "If", "When", "Is", "Start", "New", "And", "For"];
-
-/// Ends of the names of files.
-pub(super) const EXTENSIONS: &[&str] = &[
-    "pdf", "txt", "csv", "tsv", "jpeg", "jpg", "png", "svg", "gif", "html", "css", "exe", "zip", "tar", "docx", "doc", "xlsx",
-    "xls", "pptx", "ppt", "mp3", "mp4", "wav", "flac", "mov", "avi", "json", "yaml", "yml", "xml", "toml", "md", "py", "rs", "js", "ts",
-    "cpp", "java", "sh", "bat", "ini", "cfg", "conf", "log", "bin", "iso", "dmg", "jar", "sql", "db", "epub", "gz", "rtf",
-];
-
 /// Greek letters that stand for themselves.
 pub(super) const GREEK: &[(&str, &str)] = &[
-    ("α", "alpha"), ("β", "beta"), ("γ", "gamma"), ("δ", "delta"), ("ε", "epsilon"), ("ζ", "zeta"), ("η", "eta"),
-    ("θ", "theta"), ("λ", "lambda"), ("μ", "mu"), ("ν", "nu"), ("ξ", "xi"), ("π", "pi"), ("ρ", "rho"), ("σ", "sigma"),
-    ("τ", "tau"), ("φ", "phi"), ("χ", "chi"), ("ψ", "psi"), ("ω", "omega"), ("Γ", "gamma"), ("Δ", "delta"),
-    ("Θ", "theta"), ("Λ", "lambda"), ("Π", "pi"), ("Σ", "sigma"), ("Φ", "phi"), ("Ψ", "psi"), ("Ω", "omega"),
+    ("α", "alpha"),
+    ("β", "beta"),
+    ("γ", "gamma"),
+    ("δ", "delta"),
+    ("ε", "epsilon"),
+    ("ζ", "zeta"),
+    ("η", "eta"),
+    ("θ", "theta"),
+    ("λ", "lambda"),
+    ("μ", "mu"),
+    ("ν", "nu"),
+    ("ξ", "xi"),
+    ("π", "pi"),
+    ("ρ", "rho"),
+    ("σ", "sigma"),
+    ("τ", "tau"),
+    ("φ", "phi"),
+    ("χ", "chi"),
+    ("ψ", "psi"),
+    ("ω", "omega"),
+    ("Γ", "gamma"),
+    ("Δ", "delta"),
+    ("Θ", "theta"),
+    ("Λ", "lambda"),
+    ("Π", "pi"),
+    ("Σ", "sigma"),
+    ("Φ", "phi"),
+    ("Ψ", "psi"),
+    ("Ω", "omega"),
 ];
+
+/// Titles before a name; none ends a sentence.
+pub(super) static TITLES: Table<2> = LazyLock::new(|| table(include_str!("normalise/titles.tsv")));
+
+/// Other abbreviations, as written.
+pub(super) static ABBREVIATIONS: Table<2> =
+    LazyLock::new(|| table(include_str!("normalise/abbreviations.tsv")));
+
+/// Units after a number: one, several.
+pub(super) static UNITS: Table<3> = LazyLock::new(|| table(include_str!("normalise/units.tsv")));
 
 /// States after a comma.
-pub(super) const STATES: &[(&str, &str)] = &[
-    ("AL", "Alabama"),
-    ("AK", "Alaska"),
-    ("AZ", "Arizona"),
-    ("AR", "Arkansas"),
-    ("CA", "California"),
-    ("CO", "Colorado"),
-    ("CT", "Connecticut"),
-    ("DE", "Delaware"),
-    ("FL", "Florida"),
-    ("GA", "Georgia"),
-    ("HI", "Hawaii"),
-    ("ID", "Idaho"),
-    ("IL", "Illinois"),
-    ("IN", "Indiana"),
-    ("IA", "Iowa"),
-    ("KS", "Kansas"),
-    ("KY", "Kentucky"),
-    ("LA", "Louisiana"),
-    ("ME", "Maine"),
-    ("MD", "Maryland"),
-    ("MA", "Massachusetts"),
-    ("MI", "Michigan"),
-    ("MN", "Minnesota"),
-    ("MS", "Mississippi"),
-    ("MO", "Missouri"),
-    ("MT", "Montana"),
-    ("NE", "Nebraska"),
-    ("NV", "Nevada"),
-    ("NH", "New Hampshire"),
-    ("NJ", "New Jersey"),
-    ("NM", "New Mexico"),
-    ("NY", "New York"),
-    ("NC", "North Carolina"),
-    ("ND", "North Dakota"),
-    ("OH", "Ohio"),
-    ("OK", "Oklahoma"),
-    ("OR", "Oregon"),
-    ("PA", "Pennsylvania"),
-    ("RI", "Rhode Island"),
-    ("SC", "South Carolina"),
-    ("SD", "South Dakota"),
-    ("TN", "Tennessee"),
-    ("TX", "Texas"),
-    ("UT", "Utah"),
-    ("VT", "Vermont"),
-    ("VA", "Virginia"),
-    ("WA", "Washington"),
-    ("WV", "West Virginia"),
-    ("WI", "Wisconsin"),
-    ("WY", "Wyoming"),
-    ("DC", "D.C."),
-];
+pub(super) static STATES: Table<2> = LazyLock::new(|| table(include_str!("normalise/states.tsv")));
+
+/// What is read as nothing else is.
+pub(super) static IDIOMS: Table<2> = LazyLock::new(|| table(include_str!("normalise/idioms.tsv")));
+
+/// Currencies before or after a number: sign or code, one and several of it, and of its hundredth parts where it has them.
+pub(super) static CURRENCIES: Table<5> = LazyLock::new(|| table(include_str!("normalise/currencies.tsv")));
+
+/// Abbreviations that are always followed by what they belong to: their full stop never ends a sentence.
+pub(super) static LEADING: List = LazyLock::new(|| list("leading"));
+
+/// Abbreviations that are followed by a number: before one their full stop does not end a sentence.
+pub(super) static NUMBERED: List = LazyLock::new(|| list("numbered"));
+
+/// Words before a Roman numeral that counts: "Chapter IV" is chapter four.
+pub(super) static COUNTED: List = LazyLock::new(|| list("counted"));
+
+/// Names before a Roman numeral that orders: "Henry VIII" is Henry the eighth.
+pub(super) static ORDERED: List = LazyLock::new(|| list("ordered"));
+
+/// Years stand before these.
+pub(super) static YEAR_AFTER: List = LazyLock::new(|| list("year_after"));
+
+/// A number of four digits after these is a year.
+pub(super) static YEAR_BEFORE: List = LazyLock::new(|| list("year_before"));
+
+/// A number after these is a name: it is read in pairs of digits.
+pub(super) static CODE_BEFORE: List = LazyLock::new(|| list("code_before"));
+
+/// Words in the form of a plural that count nothing.
+pub(super) static NO_NOUNS: List = LazyLock::new(|| list("no_nouns"));
+
+/// People and other plurals without "s".
+pub(super) static PEOPLE: List = LazyLock::new(|| list("people"));
+
+/// Small words, which no number is counted by.
+pub(super) static FUNCTION_WORDS: List = LazyLock::new(|| list("function_words"));
+
+/// Words before an adjective and its noun.
+pub(super) static DETERMINERS: List = LazyLock::new(|| list("determiners"));
+
+/// What is measured in fractions.
+pub(super) static FRACTION_NOUNS: List = LazyLock::new(|| list("fraction_nouns"));
+
+/// Words before a number of points out of a maximum.
+pub(super) static RATING_WORDS: List = LazyLock::new(|| list("rating_words"));
+
+/// Books of the Bible whose chapters and verses are parted by a colon.
+pub(super) static BIBLE: List = LazyLock::new(|| list("bible"));
+
+/// Capitalised words after which capitals are no number: "The IV".
+pub(super) static NO_NAMES: List = LazyLock::new(|| list("no_names"));
+
+/// Ends of the names of files.
+pub(super) static EXTENSIONS: List = LazyLock::new(|| list("extensions"));
 
 /// A decimal after these is a version.
-pub(super) const VERSIONED: &[&str] = &[
-    "Python", "Rust", "Java", "PHP", "Ruby", "Perl", "Go", "Node", "iOS", "iPadOS", "macOS", "Android", "Ubuntu", "Debian",
-    "Fedora", "Linux", "kernel", "Firefox", "Chrome", "Safari", "Windows", "Bluetooth", "USB", "HDMI", "OpenGL", "PostgreSQL", "release",
-];
+pub(super) static VERSIONED: List = LazyLock::new(|| list("versioned"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_tables_is_a_row() {
+        fn check<const N: usize>(rows: &Table<N>, file: &str) {
+            assert_eq!(rows.len(), file.lines().count());
+            assert!(rows.iter().all(|row| !row[0].is_empty() && !row[0].contains("  ")));
+        }
+        check(&TITLES, include_str!("normalise/titles.tsv"));
+        check(&ABBREVIATIONS, include_str!("normalise/abbreviations.tsv"));
+        check(&UNITS, include_str!("normalise/units.tsv"));
+        check(&STATES, include_str!("normalise/states.tsv"));
+        check(&IDIOMS, include_str!("normalise/idioms.tsv"));
+        check(&CURRENCIES, include_str!("normalise/currencies.tsv"));
+        let lists = [
+            &LEADING,
+            &NUMBERED,
+            &COUNTED,
+            &ORDERED,
+            &YEAR_AFTER,
+            &YEAR_BEFORE,
+            &CODE_BEFORE,
+            &DIGITS_BEFORE,
+        ];
+        assert!(lists.iter().all(|list| !list.is_empty()));
+        let lists = [
+            &NO_NOUNS,
+            &PEOPLE,
+            &FUNCTION_WORDS,
+            &DETERMINERS,
+            &FRACTION_NOUNS,
+            &RATING_WORDS,
+            &BIBLE,
+            &NO_NAMES,
+        ];
+        assert!(lists.iter().all(|list| !list.is_empty()));
+        assert!(!EXTENSIONS.is_empty() && !VERSIONED.is_empty());
+    }
+}
