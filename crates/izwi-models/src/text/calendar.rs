@@ -1,11 +1,12 @@
 //! Rules for times of day, durations and dates.
 
-use super::numerals::{below_hundred, code, counted, digit_names, number, ordinal, roman, several, year};
+use super::numerals::{below_hundred, code, counted, number, ordinal, roman, several, year};
 use super::rewrite::{Found, Rule};
 use super::words::{BIBLE, MONTHS, YEAR_AFTER};
 
 const MONTH: &str = "January|February|March|April|May|June|July|August|September|October|November|December|\
                      Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec";
+const WEEKDAY: &str = "Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun";
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 pub(super) fn clock() -> Result<Vec<Rule>, regex::Error> {
@@ -47,6 +48,9 @@ pub(super) fn clock() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\s?([AaPp])\.?[Mm]\b(\.?)", time)?,
         Rule::new(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?\b", time)?,
         Rule::new(r"\b(\d{1,2})\s?([AaPp])\.?[Mm]\b(\.?)", full_hour)?,
+        Rule::new(r"\b(UTC|GMT)[-−](\d)", |found| {
+            Some(format!("{} minus {}", found.group(1), found.group(2)))
+        })?,
         Rule::new(r"\b([012]\d)([0-5]\d) (hours|hrs)\b", |found| {
             let (hour, minute) = (found.number(1).filter(|hour| *hour < 24)?, found.number(2)?);
             let oh = if hour < 10 { "oh " } else { "" };
@@ -57,6 +61,11 @@ pub(super) fn clock() -> Result<Vec<Rule>, regex::Error> {
             };
             Some(format!("{oh}{}{minutes} hours", below_hundred(hour)))
         })?,
+    ])
+}
+
+pub(super) fn durations() -> Result<Vec<Rule>, regex::Error> {
+    Ok(vec![
         Rule::new(r"\b(\d+)\s?h\s?(\d{1,2})(?:\s?(?:m|min)(?:\s?(\d{1,2})\s?s)?)?\b", |found| {
             let parts = [(1, "hour"), (2, "minute"), (3, "second")];
             found.stands_alone(".:").then(|| duration(found, &parts))
@@ -87,7 +96,7 @@ fn hours(from: &str) -> String {
     if rest.is_empty() { number(&digits) } else { from.to_owned() }
 }
 
-pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
+pub(super) fn dates() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
         Rule::new(r"\b(\d{4})([-/.])(\d{1,2})([-/.])(\d{1,2})\b", |found| {
             let same = found.group(2) == found.group(4);
@@ -99,17 +108,13 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
             let (day, month) = (found.number(1)?, found.number(2)?);
             found.stands_alone(".").then(|| date(month, day, found.group(3)))?
         })?,
-        Rule::new(
-            &format!(r"\b(?:(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?)(,? )((?:{MONTH}\b)|\d)"),
-            |found| Some(format!("{}{}{}", day_named(found.group(1))?, found.group(2), found.group(3))),
-        )?,
-        Rule::new(
-            r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.?\s?[-–]\s?(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\b\.?",
-            |found| {
-                let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
-                Some(format!("{} to {}{stop}", day_named(found.group(1))?, day_named(found.group(2))?))
-            },
-        )?,
+        Rule::new(&format!(r"\b({WEEKDAY})\.?\s?[-–]\s?({WEEKDAY})\b\.?"), |found| {
+            let stop = if found.group(0).ends_with('.') && found.after.is_none() { "." } else { "" };
+            Some(format!("{} to {}{stop}", day_named(found.group(1))?, day_named(found.group(2))?))
+        })?,
+        Rule::new(&format!(r"\b({WEEKDAY})\.?(,? )((?:{MONTH}\b)|\d)"), |found| {
+            Some(format!("{}{}{}", day_named(found.group(1))?, found.group(2), found.group(3)))
+        })?,
         Rule::new(
             &format!(
                 r"\b({MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?\s?[-–]\s?(\d{{1,2}})(?:st|nd|rd|th)?\b(,? \d{{4}}\b)?"
@@ -151,6 +156,11 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
             };
             apart.then(|| format!("{month}{year}"))
         })?,
+    ])
+}
+
+pub(super) fn years() -> Result<Vec<Rule>, regex::Error> {
+    Ok(vec![
         Rule::new(r"\b([12]\d{3})\s?[-–]\s?([12]\d{3}|\d{2})\b", |found| {
             let (from, to) = (found.number(1)?, found.number(2)?);
             let rises = if to < 100 { to > from % 100 } else { to > from };
@@ -161,10 +171,11 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
             Some(format!("{} {}", year(found.number(1)?), found.group(2)))
         })?,
         Rule::new(
-            r"\b(AD|A\.D\.|CE|FY|class of|Class of|(?:[Cc]opyright )?©|[Cc]opyright|circa|ca\.) ?('?)(\d{2,4})\b",
+            r"\b(AD|A\.D\.|c\.|b\.|CE|FY|class of|Class of|(?:[Cc]opyright )?©|[Cc]opyright|circa|ca\.) ?('?)(\d{2,4})\b",
             |found| {
                 let name = match found.group(1) {
-                    "ca." => "circa",
+                    "ca." | "c." => "circa",
+                    "b." => "born",
                     name if name.ends_with('©') => "copyright",
                     name => name,
                 };
@@ -175,12 +186,8 @@ pub(super) fn calendar() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"'(\d{2})\b", |found| {
             let apart = !found.before.is_some_and(char::is_alphanumeric);
             let digits = found.group(1);
-            let oh = if digits.starts_with('0') {
-                format!("oh {}", digit_names(&digits[1..]))
-            } else {
-                number(digits)
-            };
-            (apart && found.after != Some('\'') && found.after != Some('"')).then_some(oh)
+            let apart = apart && !matches!(found.after, Some('\'' | '"'));
+            apart.then(|| code(digits))
         })?,
         Rule::new(r"\b([IVXL]+)(th|st|nd|rd)?([ -])(century|centuries|Century)\b", |found| {
             Some(format!("{}{}{}", ordinal(roman(found.group(1))?), found.group(3), found.group(4)))

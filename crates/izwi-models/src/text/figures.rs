@@ -5,6 +5,9 @@ use super::numerals::{cardinal, code, counted, digit_names, number, ordinal_word
 use super::rewrite::{Found, Rule};
 use super::words::{FRACTION_NOUNS, IDIOMS, RATING_WORDS};
 
+/// A number, with groups or decimals, or of four digits at most.
+const PLAIN: &str = r"\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4}";
+
 pub(super) fn idioms() -> Result<Vec<Rule>, regex::Error> {
     let written: Vec<String> = IDIOMS.iter().map(|[written, _]| regex::escape(written)).collect();
     Ok(vec![Rule::new(&written.join("|"), |found| {
@@ -53,6 +56,9 @@ pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
             let is_number = groups.len() > 1 && !found.before.is_some_and(char::is_alphanumeric);
             is_number.then(|| format!("plus {}, {}", digit_names(found.group(1)), groups.join(", ")))
         })?,
+        Rule::new(r"\b(\d{5})-(\d{4})\b", |found| {
+            Some(format!("{}, {}", digit_names(found.group(1)), digit_names(found.group(2))))
+        })?,
         // Numbers of cards, accounts, books: groups of digits.
         Rule::new(r"\b\d{4}(?:[ -]\d{4}){2,}\b|\b\d{1,6}(?:-\d{1,7}){2,}(?:-X)?\b", |found| {
             let groups = found.group(0).split([' ', '-']);
@@ -74,15 +80,12 @@ pub(super) fn ranges() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(r"([\d)a-z]) [-–] (\d+(?:\.\d+)?)( = )", |found| {
             Some(format!("{} minus {}{}", found.group(1), found.group(2), found.group(3)))
         })?,
-        Rule::new(
-            r"(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})\s?[-–]\s?(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4})",
-            |found| {
-                let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
-                let ends = !found.right.starts_with(|c: char| c == ',' || c == '.')
-                    || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
-                (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
-            },
-        )?,
+        Rule::new(&format!(r"({PLAIN})%?\s?[-–]\s?({PLAIN})"), |found| {
+            let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
+            let ends = !found.right.starts_with(|c: char| c == ',' || c == '.')
+                || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
+            (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
+        })?,
     ])
 }
 
@@ -117,6 +120,10 @@ pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {
                 format!("{} times ten to the power of {minus}{power}", number(found.group(1)))
             })
         })?,
+        Rule::new(r"(\d)\+", |found| {
+            let ends = !found.after.is_some_and(char::is_alphanumeric);
+            ends.then(|| format!("{} plus", found.group(1)))
+        })?,
         // What has no better reading.
         Rule::new(r"(\p{L}{2,})/(\p{L}{2,})|( )/ ", |found| {
             Some(format!("{} slash {}", found.group(1), found.group(2)))
@@ -140,6 +147,9 @@ fn fraction(found: &Found<'_>) -> Option<String> {
     if rated || matches!(right, "stars" | "points") {
         return Some(format!("{} out of {}", number(found.group(1)), number(found.group(2))));
     }
+    if is_day_before(found.word_before()) && right != "of" {
+        return date(upper, lower, "");
+    }
     let is_part = upper > 0 && upper < lower;
     let is_measure = FRACTION_NOUNS.contains(&right) || found.after == Some('"');
     let inches = if found.after == Some('"') { " " } else { "" };
@@ -151,6 +161,11 @@ fn fraction(found: &Found<'_>) -> Option<String> {
     }
     let day = date(upper, lower, "").filter(|_| is_day && lower > 10);
     day.or_else(|| Some(format!("{} over {}", number(found.group(1)), number(found.group(2)))))
+}
+
+/// Whether a day may follow.
+fn is_day_before(word: &str) -> bool {
+    matches!(word, "on" | "until" | "till" | "by" | "before" | "since" | "On")
 }
 
 /// "three quarters", "five sixteenths"; a single part is "a third" or "one third".

@@ -4,6 +4,10 @@ use super::numerals::counted;
 use super::rewrite::{Found, Rule};
 use super::words::UNITS;
 
+/// What a rate is per, besides the units.
+const RATES: &str =
+    "h|hour|s|second|minute|day|night|week|month|year|person|unit|gallon|pound|share|ounce|piece|ton";
+const SCALES: &str = "(?:hundred|thousand|million|billion|trillion)";
 const NUMBER: &str = r"-?\d+(?:,\d{3})*(?:\.\d+)?";
 
 /// Alternatives of a pattern, so that none hides a longer one.
@@ -12,9 +16,7 @@ pub(super) fn longest_first(mut words: Vec<String>) -> String {
     words.join("|")
 }
 
-pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
-    let unit = longest_first(UNITS.iter().map(|[unit, _, _]| regex::escape(unit)).collect());
-    let power = r"(²|³|\^2|\^3)?";
+pub(super) fn degrees() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
         Rule::new(
             r#"(\d+)°\s?(\d+(?:\.\d+)?)['′](?:\s?(\d+(?:\.\d+)?)(?:["″]|''))?\s?([NSEW])?\b"#,
@@ -46,6 +48,14 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
             let name = if found.group(2) == "%" { "percent" } else { "per thousand" };
             Some(format!("{} {name}", found.group(1)))
         })?,
+    ])
+}
+
+pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
+    let unit = longest_first(UNITS.iter().map(|[unit, _, _]| regex::escape(unit)).collect());
+    let power = r"(²|³|\^2|\^3)?";
+    let rate = format!("{unit}|{RATES}");
+    Ok(vec![
         Rule::new(r#"(\d+)['′]\s?(\d{1,2})(?:["″]|'')"#, |found| {
             Some(format!("{} foot {}", found.group(1), found.group(2)))
         })?,
@@ -69,7 +79,7 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
             ),
             measure,
         )?,
-        Rule::new(&format!(r"(\p{{L}}) ?/({unit}|h|hr|day|month|year|week|person)\b"), |found| {
+        Rule::new(&format!(r"(\p{{L}}) ?/({rate})\b"), |found| {
             let spoken = ["dollars", "dollar", "euros", "pounds", "cents"]
                 .iter()
                 .any(|name| (format!("{}{}", found.left, found.group(1))).ends_with(name));

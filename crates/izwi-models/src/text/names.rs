@@ -72,7 +72,8 @@ pub(super) fn names() -> Result<Vec<Rule>, regex::Error> {
             let alone = found.stands_alone(".'") && !(short.ends_with('.') && found.after == Some('.'));
             alone.then(|| format!("{spoken}{}", if last && found.after.is_none() { "." } else { "" }))
         })?,
-        Rule::new(r"\b(No|Nos|no|nos|Num)\. ?(\d)", |found| {
+        Rule::new(r"\bp\. ?(\d)", |found| Some(format!("page {}", found.group(1))))?,
+        Rule::new(r"\b(No|Nos|no|nos|Num)\. ?(\d|double\b)", |found| {
             let noun = match found.group(1) {
                 "No" | "Num" => "Number",
                 "Nos" => "Numbers",
@@ -93,6 +94,11 @@ pub(super) fn names() -> Result<Vec<Rule>, regex::Error> {
             let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || c == '&');
             apart.then(|| format!("number {}", found.group(1)))
         })?,
+    ])
+}
+
+pub(super) fn romans() -> Result<Vec<Rule>, regex::Error> {
+    Ok(vec![
         Rule::new(&format!(r"\b(M{ROMAN})\b"), |found| {
             let written = found.group(1);
             let value = roman(written).filter(|value| written.len() > 3 && (1500..2100).contains(value));

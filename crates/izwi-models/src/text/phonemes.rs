@@ -352,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn the_point_of_a_decimal_has_no_stress() {
+        let read = phonemiser().phonemes("The point is three point five miles, point five.");
+        let of = |word: usize| read.iter().find(|read| read.word == word).map(|read| read.phonemes.clone());
+        let [noun, first, second] = [1, 4, 7].map(|word| of(word).unwrap_or_default());
+        assert_eq!([noun.as_str(), &first, &second], ["pˈYnt", "pYnt", "pYnt"]);
+        assert_eq!(read.last().map(|read| read.word), Some(8));
+        assert!(!joined("[a] three point five").is_empty());
+    }
+
+    #[test]
     fn over_long_words_are_cut() {
         let long = "a-".repeat(2000);
         let (cut, origins) = guarded(&long);

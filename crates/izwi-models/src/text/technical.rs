@@ -115,7 +115,7 @@ fn path(found: &Found<'_>) -> Option<String> {
             Some((stem, end)) => format!("{} dot {}", name(stem), extension(end)),
             None => name(word),
         };
-        let mark = match piece[piece.len() - 1..].chars().next() {
+        let mark = match piece.chars().next_back() {
             Some('/') => " slash ",
             Some('\\') => " backslash ",
             Some(':') => " colon",

@@ -137,8 +137,7 @@ pub(super) const TENS: [&str; 8] =
     ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 
 /// A number after these is read digit by digit.
-pub(super) const DIGITS_BEFORE: &[&str] =
-    &["code", "Code", "PIN", "ZIP", "zip", "pin", "password", "passcode", "serial", "account"];
+pub(super) static DIGITS_BEFORE: List = LazyLock::new(|| list("digits_before"));
 
 /// Greek letters that stand for themselves.
 pub(super) const GREEK: &[(&str, &str)] = &[
