@@ -3,7 +3,7 @@
 use super::calendar::date;
 use super::numerals::{cardinal, code, counted, digit_names, number, ordinal_words};
 use super::rewrite::{Found, Rule};
-use super::words::{FRACTION_NOUNS, IDIOMS, RATING_WORDS};
+use super::words::{FRACTION_NOUNS, IDIOMS, RATING_WORDS, TIMES_BEFORE};
 
 /// A number, with groups or decimals, or of four digits at most.
 const PLAIN: &str = r"\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4}";
@@ -100,19 +100,15 @@ pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(r"(\d{1,4})/(\d{1,5})", fraction)?,
         Rule::new(r"(\d[\d,.]*)\s?[x×]\s?(\d[\d,.]*)", |found| {
-            let power = found.group(2) == "10" && found.after.is_some_and(|c| "^⁰¹²³⁴⁵⁶⁷⁸⁹⁻".contains(c));
-            let word = if power || found.group(0).contains('×') && found.right.contains('=') {
-                "times"
-            } else {
-                "by"
-            };
-            (!found.before.is_some_and(|c| c.is_alphanumeric()))
+            let is_power = found.group(2) == "10" && found.after.is_some_and(|c| "^⁰¹²³⁴⁵⁶⁷⁸⁹⁻".contains(c));
+            let is_sum = found.group(0).contains('×') && found.right.contains('=');
+            let word = if is_power || is_sum { "times" } else { "by" };
+            (!found.before.is_some_and(char::is_alphanumeric))
                 .then(|| format!("{} {word} {}", found.group(1), found.group(2)))
         })?,
-        Rule::new(
-            r"(\d)[x×] (faster|slower|more|less|as|the|better|cheaper|larger|smaller|bigger|higher|lower|longer|return|a|per|its|his|her|their|my|your|our|that|this)\b",
-            |found| Some(format!("{} times {}", found.group(1), found.group(2))),
-        )?,
+        Rule::new(r"(\d)[x×] ", |found| {
+            TIMES_BEFORE.contains(&found.word_after()).then(|| format!("{} times ", found.group(1)))
+        })?,
         Rule::new(r"\b(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})\b", |found| {
             let minus = if found.group(2) == "-" { "minus " } else { "" };
             found.stands_alone(".").then(|| {
@@ -147,13 +143,16 @@ fn fraction(found: &Found<'_>) -> Option<String> {
     if rated || matches!(right, "stars" | "points") {
         return Some(format!("{} out of {}", number(found.group(1)), number(found.group(2))));
     }
-    if is_day_before(found.word_before()) && right != "of" {
-        return date(upper, lower, "");
-    }
     let is_part = upper > 0 && upper < lower;
     let is_measure = FRACTION_NOUNS.contains(&right) || found.after == Some('"');
     let inches = if found.after == Some('"') { " " } else { "" };
     let is_day = (1..=12).contains(&upper) && (1..=31).contains(&lower);
+    if is_day
+        && right != "of"
+        && matches!(found.word_before(), "on" | "On" | "until" | "till" | "before" | "since")
+    {
+        return date(upper, lower, "");
+    }
     if is_part
         && (lower <= 10 || is_measure || !is_day && matches!(lower, 12 | 16 | 20 | 32 | 50 | 64 | 100 | 1000))
     {
@@ -161,11 +160,6 @@ fn fraction(found: &Found<'_>) -> Option<String> {
     }
     let day = date(upper, lower, "").filter(|_| is_day && lower > 10);
     day.or_else(|| Some(format!("{} over {}", number(found.group(1)), number(found.group(2)))))
-}
-
-/// Whether a day may follow.
-fn is_day_before(word: &str) -> bool {
-    matches!(word, "on" | "until" | "till" | "by" | "before" | "since" | "On")
 }
 
 /// "three quarters", "five sixteenths"; a single part is "a third" or "one third".

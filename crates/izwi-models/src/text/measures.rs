@@ -74,16 +74,16 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
             Some(format!("{}{}", counted(found.group(1), "inch", "inches"), found.group(2)))
         })?,
         Rule::new(
-            &format!(
-                r"({NUMBER}(?: (?:hundred|thousand|million|billion|trillion))?)([\s-]?)({unit})\b{power}(?:/({unit}|h|s|day|month|year|week|person|unit)\b{power})?(\.)?"
-            ),
+            &format!(r"({NUMBER}(?: {SCALES})?)([\s-]?)({unit})\b{power}(?:/({rate})\b{power})?(\.)?"),
             measure,
         )?,
+        Rule::new(r"(\d\.\d+) s\b", |found| Some(format!("{} seconds", found.group(1))))?,
         Rule::new(&format!(r"(\p{{L}}) ?/({rate})\b"), |found| {
-            let spoken = ["dollars", "dollar", "euros", "pounds", "cents"]
-                .iter()
-                .any(|name| (format!("{}{}", found.left, found.group(1))).ends_with(name));
-            spoken.then(|| format!("{} per {}", found.group(1), unit_named(found.group(2)).0))
+            let money = ["dollars", "dollar", "euros", "pounds", "cents"];
+            let ends = |name: &&str| {
+                name.strip_suffix(found.group(1)).is_some_and(|stem| found.left.ends_with(stem))
+            };
+            money.iter().any(ends).then(|| format!("{} per {}", found.group(1), unit_named(found.group(2)).0))
         })?,
         Rule::new(r"(\d+) ?([kKMGT]?)(bit|B|b)/s\b", |found| {
             let prefix = match found.group(2) {
@@ -129,12 +129,10 @@ fn measure(found: &Found<'_>) -> Option<String> {
         _ => name.to_owned(),
     };
     let (one, many) = unit_named(found.group(3));
-    // Letters that a number may also stand before in a name: only glued to it, or after a decimal.
+    // "8-g" may be a name.
     let is_letter = found.group(3).len() == 1;
-    if !found.stands_alone(".")
-        || (is_letter && found.group(2) == "-")
-        || found.after == Some('-') && is_letter
-    {
+    let is_name = is_letter && (found.group(2) == "-" || found.after == Some('-'));
+    if is_name || !found.stands_alone(".") {
         return None;
     }
     let is_fraction = found.before == Some('/');
@@ -147,13 +145,10 @@ fn measure(found: &Found<'_>) -> Option<String> {
     let stop = if found.group(7).is_empty() || within { "" } else { "." };
     let number = found.group(1);
     let name = if matches!(number, "1" | "-1") { one } else { many };
-    let seconds = |name: &str, power: &str| match (name, power) {
-        ("second", "²" | "^2") => "second squared".to_owned(),
-        _ => raised(name, power),
-    };
-    let per = match found.group(5) {
-        "" => String::new(),
-        unit => format!(" per {}", seconds(unit_named(unit).0, found.group(6))),
+    let per = match (unit_named(found.group(5)).0, found.group(6)) {
+        ("", _) => String::new(),
+        ("second", "²" | "^2") => " per second squared".to_owned(),
+        (unit, power) => format!(" per {}", raised(unit, power)),
     };
     Some(format!("{number} {}{per}{stop}", raised(name, found.group(4))))
 }

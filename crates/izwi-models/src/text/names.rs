@@ -1,47 +1,50 @@
 //! Rules for abbreviations, titles, states and Roman numerals.
 
 use super::measures::longest_first;
-use super::numerals::{ordinal, roman, year};
+use super::numerals::{digit_names, number, ordinal, roman, year};
 use super::rewrite::Rule;
-use super::words::{ABBREVIATIONS, COUNTED, NO_NAMES, ORDERED, STATES, TITLES};
+use super::words::{ABBREVIATIONS, COUNTED, NO_NAMES, ORDERED, PRONOUN_BEFORE, STATES, TITLES};
 
 const ROMAN: &str = r"(M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))";
 
+/// The number of a house, and a word of the name of its street.
+const HOUSE: &str = r"\d+(?:[A-Z]|st|nd|rd|th)?";
+const STREET_NAME: &str = r"(?:\p{Lu}\p{L}+|\d+(?:st|nd|rd|th))";
+/// Streets after their names.
+const STREETS: [(&str, &str); 8] = [
+    ("Dr", "Drive"),
+    ("St", "Street"),
+    ("ST", "Street"),
+    ("Ct", "Court"),
+    ("Pl", "Place"),
+    ("Sq", "Square"),
+    ("Ter", "Terrace"),
+    ("Cir", "Circle"),
+];
+
 pub(super) fn places() -> Result<Vec<Rule>, regex::Error> {
+    let kinds = STREETS.iter().map(|(short, _)| *short).collect::<Vec<_>>().join("|");
     let states = STATES.iter().map(|[code, _]| *code).collect::<Vec<_>>().join("|");
     Ok(vec![
         Rule::new(&format!(r"(\p{{Lu}}[\p{{L}}.]+), ({states})\b(\.? \d{{5}}(?:-\d{{4}})?\b)?"), |found| {
             let [_, state] = STATES.iter().find(|[code, _]| *code == found.group(2))?;
             let zip = found.group(3).trim_start_matches(['.', ' ']);
-            let zip = if zip.is_empty() {
-                String::new()
-            } else {
-                format!(" {}", super::numerals::digit_names(zip))
-            };
+            let zip = format!(" {}", digit_names(zip));
             let ends = found.after.is_none_or(|c| " ,.;:!?)".contains(c));
             let state = if found.after == Some('.') { state.trim_end_matches('.') } else { state };
-            ends.then(|| format!("{}, {state}{zip}", found.group(1)))
+            ends.then(|| format!("{}, {state}{}", found.group(1), zip.trim_end()))
         })?,
         Rule::new(
-            r"(\d+(?:[A-Z]|st|nd|rd|th)? (?:[NSEW]\.? )?(?:(?:\p{Lu}\p{L}+|\d+(?:st|nd|rd|th)) ){1,3})(Dr|St|ST|Ct|Pl|Sq|Ter|Cir)\b(\.?)( [NSEW]{1,2}\b\.?)?",
+            &format!(
+                r"({HOUSE} (?:[NSEW]\.? )?(?:{STREET_NAME} ){{1,3}})({kinds})\b(\.?)( [NSEW]{{1,2}}\b\.?)?"
+            ),
             |found| {
-                let street = match found.group(2) {
-                    "Dr" => "Drive",
-                    "St" | "ST" => "Street",
-                    "Ct" => "Court",
-                    "Pl" => "Place",
-                    "Sq" => "Square",
-                    "Ter" => "Terrace",
-                    _ => "Circle",
-                };
-                let stop = if !found.group(3).is_empty() && found.after.is_none() && found.group(4).is_empty()
-                {
-                    "."
-                } else {
-                    ""
-                };
-                let saint = found.group(2) == "St" && found.right.starts_with(" Louis");
-                (!saint).then(|| format!("{}{street}{stop}{}", found.group(1), found.group(4)))
+                let (_, kind) = STREETS.iter().find(|(short, _)| *short == found.group(2))?;
+                let ends = !found.group(3).is_empty() && found.after.is_none() && found.group(4).is_empty();
+                let is_saint = found.group(2) == "St" && found.right.starts_with(" Louis");
+                (!is_saint).then(|| {
+                    format!("{}{kind}{}{}", found.group(1), if ends { "." } else { "" }, found.group(4))
+                })
             },
         )?,
         Rule::new(r"(\d+) ([NSEW]|NE|NW|SE|SW)\b\.? (\p{Lu}\p{Ll}|\d)", |found| {
@@ -56,21 +59,15 @@ pub(super) fn names() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
         Rule::new(&format!(r"\b({titles})\.? (\p{{Lu}})"), |found| {
             let [_, spoken] = TITLES.iter().find(|[title, _]| *title == found.group(1))?;
-            let dotted = found.group(0).contains('.');
-            let word = !dotted
-                && matches!(
-                    found.group(1),
-                    "St" | "Fr" | "Ft" | "Mt" | "Rep" | "Col" | "Rev" | "Hon" | "Pres" | "Gen" | "Maj"
-                )
-                && found.word_before().chars().all(|c| c.is_uppercase())
-                && found.before.is_some_and(|c| c != ' ');
-            (!word).then(|| format!("{spoken} {}", found.group(2)))
+            // "Gen Z" is no general.
+            let is_letter = !found.group(0).contains('.') && !found.after.is_some_and(char::is_alphabetic);
+            (!is_letter).then(|| format!("{spoken} {}", found.group(2)))
         })?,
         Rule::new(&format!(r"({others})"), |found| {
             let [short, spoken] = ABBREVIATIONS.iter().find(|[short, _]| *short == found.group(1))?;
-            let last = found.after.is_none_or(|c| "\"”)".contains(c)) && short.ends_with('.');
-            let alone = found.stands_alone(".'") && !(short.ends_with('.') && found.after == Some('.'));
-            alone.then(|| format!("{spoken}{}", if last && found.after.is_none() { "." } else { "" }))
+            let ends = short.ends_with('.');
+            let alone = found.stands_alone(".'") && !(ends && found.after == Some('.'));
+            alone.then(|| format!("{spoken}{}", if ends && found.after.is_none() { "." } else { "" }))
         })?,
         Rule::new(r"\bp\. ?(\d)", |found| Some(format!("page {}", found.group(1))))?,
         Rule::new(r"\b(No|Nos|no|nos|Num)\. ?(\d|double\b)", |found| {
@@ -113,12 +110,9 @@ pub(super) fn romans() -> Result<Vec<Rule>, regex::Error> {
         Rule::new(&format!(r"\b({}) {ROMAN}\b", ORDERED.join("|")), |found| {
             let numeral = found.group(2);
             let value = roman(numeral).filter(|_| !numeral.starts_with(['M', 'D', 'C', 'L']))?;
-            let pronoun = numeral == "I"
-                && found.right.starts_with([' ', '\''])
-                && !found.right.starts_with("'s")
-                && found.word_after().starts_with(char::is_lowercase)
-                && is_verb(found.word_after());
-            (!pronoun).then(|| format!("{} the {}", found.group(1), ordinal(value)))
+            let is_short = found.after == Some('\'') && !found.right.starts_with("'s");
+            let is_pronoun = numeral == "I" && (is_short || PRONOUN_BEFORE.contains(&found.word_after()));
+            (!is_pronoun).then(|| format!("{} the {}", found.group(1), ordinal(value)))
         })?,
         Rule::new(
             r"\b(\p{Lu}[\p{L}]+) (II|III|IV|VI|VII|VIII|IX|XI|XII|XIII|XIV|XV|XVI|XVII|XVIII|XIX|XX)\b",
@@ -130,24 +124,17 @@ pub(super) fn romans() -> Result<Vec<Rule>, regex::Error> {
             },
         )?,
         Rule::new(r"\b(II|III|VII|VIII|XII|XIII|XIV|XVI|XVII|XVIII)\b", |found| {
-            let apart = found.stands_alone(".-'/&")
-                && found.before.is_some_and(|c| c == ' ')
-                && found.after != Some('.')
-                || found.before.is_some()
-                    && found.stands_alone(".-'/&")
-                    && found.after == Some('.')
-                    && found.right.len() == 1;
+            let apart = found.before == Some(' ')
+                && found.stands_alone("")
+                && (found.after != Some('.') || found.right == ".");
             apart.then(|| roman(found.group(1)).map(|value| value.to_string()))?
         })?,
         Rule::new(r"(\p{Lu}[\p{L}.]+) v\. (\p{Lu})", |found| {
             Some(format!("{} versus {}", found.group(1), found.group(2)))
         })?,
         Rule::new(r"^\(?(II|III|IV|VI|VII|VIII|IX|XI|XII|XIII|XIV|XV)([.):])(?:\s|$)", |found| {
-            Some(format!(
-                "{}{} ",
-                super::numerals::number(&roman(found.group(1))?.to_string()),
-                if found.group(2) == ")" { "," } else { found.group(2) }
-            ))
+            let mark = if found.group(2) == ")" { "," } else { found.group(2) };
+            Some(format!("{}{mark} ", number(&roman(found.group(1))?.to_string())))
         })?,
     ])
 }
@@ -164,13 +151,4 @@ fn quarter(letters: &str) -> Option<&'static str> {
         "SW" => "Southwest",
         _ => return None,
     })
-}
-
-/// Words that follow the pronoun "I", not a first of a name.
-fn is_verb(word: &str) -> bool {
-    const VERBS: [&str; 20] = [
-        "am", "think", "know", "have", "would", "will", "could", "should", "want", "can", "love", "need",
-        "like", "met", "saw", "told", "said", "thought", "knew", "remember",
-    ];
-    VERBS.contains(&word)
 }

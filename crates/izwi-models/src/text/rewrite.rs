@@ -2,11 +2,16 @@
 //!
 //! Owns the loop only. It stands in for lookaround, which the linear-time `regex` crate leaves out on purpose.
 
+use std::ops::Range;
+
 use regex::{Captures, Regex};
 
 use super::words::{DETERMINERS, FUNCTION_WORDS};
 
-/// A match and the characters around it.
+/// How much of the text around it a rule sees, so that many matches in a long text stay cheap.
+const CONTEXT_BYTES: usize = 256;
+
+/// A match and the text around it.
 #[derive(Debug)]
 pub struct Found<'a> {
     groups: Captures<'a>,
@@ -14,9 +19,9 @@ pub struct Found<'a> {
     pub before: Option<char>,
     /// The character after the match.
     pub after: Option<char>,
-    /// The text before the match.
+    /// The text before the match, as far as it matters.
     pub left: &'a str,
-    /// The text after the match.
+    /// The text after the match, as far as it matters.
     pub right: &'a str,
 }
 
@@ -82,7 +87,8 @@ impl Rule {
         let mut copied = 0;
         for groups in self.pattern.captures_iter(text) {
             let Some(whole) = groups.get(0) else { continue };
-            let (left, right) = (&text[..whole.start()], &text[whole.end()..]);
+            let left = near(text, whole.start().saturating_sub(CONTEXT_BYTES)..whole.start());
+            let right = near(text, whole.end()..(whole.end() + CONTEXT_BYTES).min(text.len()));
             let (before, after) = (left.chars().next_back(), right.chars().next());
             if let Some(replacement) = (self.rewrite)(&Found { groups, before, after, left, right }) {
                 out.push_str(&text[copied..whole.start()]);
@@ -93,6 +99,17 @@ impl Rule {
         out.push_str(&text[copied..]);
         out
     }
+}
+
+/// A part of a text, less the character that its end cuts.
+fn near(text: &str, mut part: Range<usize>) -> &str {
+    while !text.is_char_boundary(part.start) {
+        part.start += 1;
+    }
+    while !text.is_char_boundary(part.end) {
+        part.end -= 1;
+    }
+    text.get(part).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -242,6 +242,12 @@ pub(super) static EXTENSIONS: List = LazyLock::new(|| list("extensions"));
 /// A decimal after these is a version.
 pub(super) static VERSIONED: List = LazyLock::new(|| list("versioned"));
 
+/// After a name and "I", these say that it is a pronoun.
+pub(super) static PRONOUN_BEFORE: List = LazyLock::new(|| list("pronoun_before"));
+
+/// "3x" before these is three times.
+pub(super) static TIMES_BEFORE: List = LazyLock::new(|| list("times_before"));
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -170,7 +170,10 @@ mod tests {
         check(
             "date",
             "",
-            &[("2024-03-05", Some("March fifth, twenty twenty four")), ("3/5/2024", Some("March fifth, twenty twenty four"))],
+            &[
+                ("2024-03-05", Some("March fifth, twenty twenty four")),
+                ("3/5/2024", Some("March fifth, twenty twenty four")),
+            ],
         );
         check("date", "my", &[("05.2024", Some("May twenty twenty four"))]);
         check("date", "md", &[("12/24", Some("December twenty-fourth"))]);
