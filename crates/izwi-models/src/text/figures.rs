@@ -82,7 +82,7 @@ pub(super) fn ranges() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(&format!(r"({PLAIN})%?\s?[-–]\s?({PLAIN})"), |found| {
             let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
-            let ends = !found.right.starts_with(|c: char| c == ',' || c == '.')
+            let ends = !found.right.starts_with([',', '.'])
                 || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
             (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
         })?,
