@@ -120,10 +120,6 @@ pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {
             let ends = !found.after.is_some_and(char::is_alphanumeric);
             ends.then(|| format!("{} plus", found.group(1)))
         })?,
-        // What has no better reading.
-        Rule::new(r"(\p{L}{2,})/(\p{L}{2,})|( )/ ", |found| {
-            Some(format!("{} slash {}", found.group(1), found.group(2)))
-        })?,
         Rule::new(r"([+-])\s?([\d.])", |found| {
             let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '+' | '-' | ')'));
             let sign = if found.group(1) == "+" { "plus" } else { "minus" };

@@ -77,7 +77,9 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
             &format!(r"({NUMBER}(?: {SCALES})?)([\s-]?)({unit})\b{power}(?:/({rate})\b{power})?(\.)?"),
             measure,
         )?,
-        Rule::new(r"(\d\.\d+) s\b", |found| Some(format!("{} seconds", found.group(1))))?,
+        Rule::new(r"(\d) s\b|(\d\.\d+)s\b", |found| {
+            Some(format!("{}{} seconds", found.group(1), found.group(2)))
+        })?,
         Rule::new(&format!(r"(\p{{L}}) ?/({rate})\b"), |found| {
             let money = ["dollars", "dollar", "euros", "pounds", "cents"];
             let ends = |name: &&str| {

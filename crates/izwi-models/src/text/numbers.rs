@@ -63,6 +63,10 @@ pub(super) fn numbers() -> Result<Vec<Rule>, regex::Error> {
             Some(padded(found, &number(found.group(0))))
         })?,
         Rule::new(r"\d+", |found| Some(padded(found, &whole(found))))?,
+        // A stroke that has no better reading.
+        Rule::new(r"(\p{L}{2,})/(\p{L}{2,})|( )/ ", |found| {
+            Some(format!("{} slash {}", found.group(1), found.group(2)))
+        })?,
     ])
 }
 
