@@ -77,8 +77,9 @@ pub(super) fn measures() -> Result<Vec<Rule>, regex::Error> {
             &format!(r"({NUMBER}(?: {SCALES})?)([\s-]?)({unit})\b{power}(?:/({rate})\b{power})?(\.)?"),
             measure,
         )?,
-        Rule::new(r"(\d) s\b|(\d\.\d+)s\b", |found| {
-            Some(format!("{}{} seconds", found.group(1), found.group(2)))
+        Rule::new(r"(\d+(?:\.\d+)?) s\b|(\d+\.\d+)s\b", |found| {
+            let number = if found.group(1).is_empty() { found.group(2) } else { found.group(1) };
+            Some(counted(number, "second", "seconds"))
         })?,
         Rule::new(&format!(r"(\p{{L}}) ?/({rate})\b"), |found| {
             let money = ["dollars", "dollar", "euros", "pounds", "cents"];

@@ -11,6 +11,9 @@ pub(super) fn numbers() -> Result<Vec<Rule>, regex::Error> {
             &format!(r"\b(v|[Vv]ersion|[Vv]er\.|{}) ?(\d+(?:\.\d+)+|\d+)\b", VERSIONED.join("|")),
             |found| {
                 let name = found.group(1);
+                if name == "v" && (found.word_before() == "slash" || found.before == Some('-')) {
+                    return None;
+                }
                 // After the word itself a version is read by its numbers alone, as the lexicon of the default voice does.
                 let is_bare = name.ends_with("ersion") && found.group(2).matches('.').count() > 1;
                 let is_whole = !found.group(2).contains('.');
@@ -64,8 +67,9 @@ pub(super) fn numbers() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(r"\d+", |found| Some(padded(found, &whole(found))))?,
         // A stroke that has no better reading.
-        Rule::new(r"(\p{L}{2,})/(\p{L}{2,})|( )/ ", |found| {
-            Some(format!("{} slash {}", found.group(1), found.group(2)))
+        Rule::new("/", |found| {
+            let joins = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == ' ');
+            (joins(found.before) && joins(found.after)).then(|| " slash ".to_owned())
         })?,
     ])
 }
@@ -97,7 +101,9 @@ fn whole(found: &Found<'_>) -> String {
     {
         return digit_names(digits);
     }
-    if CODE_BEFORE.contains(&left.to_lowercase().as_str()) && digits.len() >= 2 {
+    if [left, right].contains(&"dot")
+        || (CODE_BEFORE.contains(&left.to_lowercase().as_str()) && digits.len() >= 2)
+    {
         return code(digits);
     }
     match found.number(0).filter(|_| digits.len() == 4) {

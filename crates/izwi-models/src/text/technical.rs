@@ -23,9 +23,13 @@ pub(super) fn technical() -> Result<Vec<Rule>, regex::Error> {
         })?,
         Rule::new(r"[A-Za-z]:(?:\\[\w.-]+)+\\?|(?:~|\.{1,2})?(?:/[\w.-]+){2,}/?|~/[\w.-]+", path)?,
         Rule::new(&format!(r"(?i)([\w-]+)\.({})\b", EXTENSIONS.join("|")), |found| {
-            let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || "/\\@".contains(c))
+            let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || "\\@".contains(c))
                 && !found.right.starts_with(['@', '/']);
             apart.then(|| format!("{} dot {}", name(found.group(1)), extension(found.group(2))))
+        })?,
+        Rule::new(&format!(r"(?i)\.({})\b", EXTENSIONS.join("|")), |found| {
+            let is_first = found.before.is_none_or(|c| c == ' ' || c == '(');
+            is_first.then(|| format!("dot {}", extension(found.group(1))))
         })?,
         Rule::new(r"@([A-Za-z_]\w*)", |found| {
             let apart = !found.before.is_some_and(char::is_alphanumeric);
