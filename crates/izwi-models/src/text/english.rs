@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use regex::Regex;
 
 use super::alignment::spoken_ends;
+use super::emoji::EmojiNames;
 use super::front_end::{FrontEnd, FrontEndError};
 use super::ipa;
 use super::markup::Markup;
@@ -44,6 +45,7 @@ pub(crate) fn phonemes(text: &str) -> Result<Vec<(String, Vec<usize>)>, Error> {
 /// Text front end: text to phonemes of sentences.
 #[derive(Debug)]
 pub(crate) struct EnglishFrontEnd {
+    emoji: EmojiNames,
     markup: Markup,
     normaliser: Normaliser,
     phonemiser: Phonemiser,
@@ -65,12 +67,18 @@ impl EnglishFrontEnd {
     pub(super) fn with_accent(accent: Accent, unknown: Box<dyn UnknownWords>) -> Result<Self, Error> {
         let faulty = |_| Error::Internal("a text rule is not a regular expression");
         Ok(Self {
+            emoji: EmojiNames::new().map_err(faulty)?,
             markup: Markup::new().map_err(faulty)?,
             normaliser: Normaliser::new().map_err(faulty)?,
             phonemiser: Phonemiser::with_accent(accent, unknown),
             accent,
             unusual: Regex::new(r"[[\p{L}\p{N}\p{S}]--\p{ASCII}]").map_err(faulty)?,
         })
+    }
+
+    /// Plain lines, with names in place of emoji.
+    fn plain(&self, text: &str) -> String {
+        self.markup.strip(&self.emoji.name(text))
     }
 
     /// The words of a sentence as they are spoken, and their phonemes.
@@ -83,7 +91,7 @@ impl EnglishFrontEnd {
     /// Characters of `text` that nothing is said for, each once, as far as they are among the first [`MAX_UNUSUAL`]
     /// unusual ones.
     pub(crate) fn unspoken(&self, text: &str) -> String {
-        let phonemes = |text: &str| joined(&self.sentence(&self.markup.strip(text)).1);
+        let phonemes = |text: &str| joined(&self.sentence(&self.plain(text)).1);
         let (mut seen, mut unspoken) = (Vec::new(), String::new());
         for found in self.unusual.find_iter(text) {
             let unusual = found.as_str();
@@ -110,7 +118,9 @@ impl EnglishFrontEnd {
 
     /// The sentences of `text`.
     pub(crate) fn sentences(&self, text: &str) -> Vec<Sentence> {
-        let plain = self.markup.strip(text);
+        // Emoji alone are silent.
+        let has_words = text.contains(char::is_alphanumeric);
+        let plain = if has_words { self.plain(text) } else { self.markup.strip(text) };
         let sentences = sentences::split(&plain).into_par_iter().map(|sentence| self.sentence(sentence));
         let sentences: Vec<(String, Vec<WordPhonemes>)> = sentences.collect();
         let spoken: Vec<&str> = sentences.iter().flat_map(|(spoken, _)| spoken.split_whitespace()).collect();

@@ -1,184 +1,171 @@
-//! Rules for money, measures, telephone numbers, fractions, ranges and numbers glued to letters.
+//! Rules for telephone numbers, fractions, scores, ranges and sums.
 
 use super::calendar::date;
-use super::numerals::{below_hundred, counted, digit_by_digit};
+use super::numerals::{cardinal, code, counted, digit_names, number, ordinal_words};
 use super::rewrite::{Found, Rule};
-use super::words::{CURRENCIES, UNITS};
+use super::words::{FRACTION_NOUNS, IDIOMS, RATING_WORDS, TIMES_BEFORE};
 
-const NUMBER: &str = r"\d+(?:,\d{3})*(?:\.\d+)?";
-const SCALE: &str = r"hundred|thousand|million|billion|trillion|bn\b|[kKmMbB]\b";
-/// Digit runs longer than this are read digit by digit.
-const MAX_CARDINAL_DIGITS: usize = 15;
+/// A number, with groups or decimals, or of four digits at most.
+const PLAIN: &str = r"\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{1,4}";
 
-/// Numbers as most of Europe writes them, as English does: groups parted by commas, a decimal point, a currency in front.
-pub(super) fn continental() -> Result<Vec<Rule>, regex::Error> {
-    let symbol = r"[$£€]|\b(?:EUR|USD|GBP|CHF)\s";
-    Ok(vec![
-        // Dots or spaces before a decimal comma can be nothing else.
-        Rule::new(r"(\d{1,3}(?:\.\d{3})+|\d{1,3}(?: \d{3})+),(\d{1,2})", |found| {
-            found.stands_alone(".,").then(|| format!("{}.{}", grouped(found.group(1)), found.group(2)))
-        })?,
-        Rule::new(r"\d{1,3}(?:'\d{3})+", |found| found.stands_alone(".,'").then(|| grouped(found.group(0))))?,
-        // Money has two decimals at most, so that three digits after a dot are a group.
-        Rule::new(&format!(r"({symbol})(\d{{1,3}}(?:\.\d{{3}})+)"), |found| {
-            let ends = !found.after.is_some_and(|c| c.is_ascii_digit());
-            ends.then(|| format!("{}{}", found.group(1), grouped(found.group(2))))
-        })?,
-        Rule::new(r"(\d{1,3}(?:\.\d{3})+)(\s?[€£])", |found| {
-            found.stands_alone(".,").then(|| format!("{}{}", grouped(found.group(1)), found.group(2)))
-        })?,
-        Rule::new(&format!(r"({symbol})(\d+),(\d{{1,2}})"), |found| {
-            let ends = !found.after.is_some_and(|c| c.is_ascii_digit());
-            ends.then(|| format!("{}{}.{}", found.group(1), found.group(2), found.group(3)))
-        })?,
-        Rule::new(r"(\d+),(\d{1,2})(\s?(?:[€£%°]|[kcm]?m\b|kg\b|km/h\b))", |found| {
-            let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | ','));
-            alone.then(|| format!("{}.{}{}", found.group(1), found.group(2), found.group(3)))
-        })?,
-        Rule::new(&format!(r"({NUMBER})\s?([$£€])"), |found| {
-            let alone = !found.before.is_some_and(|c| c.is_alphanumeric() || "$£€.,".contains(c));
-            let ends = !found.after.is_some_and(char::is_alphanumeric);
-            (alone && ends).then(|| format!("{}{}", found.group(2), found.group(1)))
-        })?,
-    ])
+pub(super) fn idioms() -> Result<Vec<Rule>, regex::Error> {
+    let written: Vec<String> = IDIOMS.iter().map(|[written, _]| regex::escape(written)).collect();
+    Ok(vec![Rule::new(&written.join("|"), |found| {
+        let [_, spoken] = IDIOMS.iter().find(|[written, _]| *written == found.group(0))?;
+        let apart = found.stands_alone(".,$€£-/:#") && !found.right.starts_with(['/', '-', ':']);
+        apart.then(|| (*spoken).to_owned())
+    })?])
 }
 
-/// The digits in groups parted by commas.
-fn grouped(number: &str) -> String {
-    number.replace(['.', ' ', '\''], ",")
-}
-
-pub(super) fn amounts() -> Result<Vec<Rule>, regex::Error> {
-    let units: Vec<String> = UNITS.iter().map(|(unit, _, _)| regex::escape(unit)).collect();
+pub(super) fn telephone() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
-        Rule::new(&format!(r"([$£€])({NUMBER})\s?({SCALE})"), |found| {
-            let (_, many) = currency(found.group(1))?;
-            Some(format!("{} {} {many}", found.group(2), scale(found.group(3))))
+        Rule::new(
+            r"(\+?)(1[-. ])?\(?\b(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?:,? ?(?:x|ext\.?|extension) ?(\d{1,5})\b)?",
+            |found| {
+                let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || ".-$".contains(c))
+                    && found.after != Some('-');
+                let plus = if found.group(1).is_empty() { "" } else { "plus " };
+                let country = if found.group(2).is_empty() { "" } else { "one, " };
+                let extension = match found.group(6) {
+                    "" => String::new(),
+                    digits => format!(", extension {}", digit_names(digits)),
+                };
+                let groups = [area(found.group(3)), digit_names(found.group(4)), digit_names(found.group(5))];
+                apart.then(|| format!("{plus}{country}{}{extension}", groups.join(", ")))
+            },
+        )?,
+        Rule::new(r"\b(?:(1)-)?([2-9]\d{2})-((?:\d{1,3}-)?[A-Z]{3,}(?:-[A-Z]+)*)\b", |found| {
+            let country = if found.group(1).is_empty() { "" } else { "one, " };
+            let toll_free =
+                matches!(found.group(2), "800" | "888" | "877" | "866" | "855" | "844" | "833" | "900");
+            toll_free
+                .then(|| format!("{country}{}, {}", area(found.group(2)), found.group(3).replace('-', " ")))
         })?,
-        Rule::new(&format!(r"({NUMBER})\s?¢"), |found| {
-            let (one, many) = currency("¢")?;
-            found.stands_alone(".").then(|| counted(found.group(1), one, many))
-        })?,
-        Rule::new(&format!(r"([¥₹₩]|\b(?:Rs\.?|USD|EUR|GBP))\s?({NUMBER})(?:\s?({SCALE}))?"), |found| {
-            let (one, many) = currency(found.group(1).trim_end_matches('.'))?;
-            Some(match found.group(3) {
-                "" => counted(found.group(2), one, many),
-                big => format!("{} {} {many}", found.group(2), scale(big)),
-            })
-        })?,
-        Rule::new(&format!(r"(-?{NUMBER})\s?°\s?([CF]\b)?"), |found| {
-            let degrees = counted(found.group(1), "degree", "degrees");
-            let name = match found.group(2) {
-                "C" => " Celsius",
-                "F" => " Fahrenheit",
-                _ => "",
+        Rule::new(r"\b(\d{3})-(\d{4})\b(?:,? ?(?:x|ext\.?|extension) ?(\d{1,5})\b)?", |found| {
+            let groups = [1, 2].map(|index| digit_names(found.group(index)));
+            let extension = match found.group(3) {
+                "" => String::new(),
+                digits => format!(", extension {}", digit_names(digits)),
             };
-            found.stands_alone(".").then(|| degrees + name)
+            found.stands_alone(".-$").then(|| groups.join(", ") + &extension)
         })?,
-        Rule::new(&format!(r"({NUMBER})\s?%"), |found| Some(format!("{} percent", found.group(1))))?,
-        Rule::new(r#"(\d+)'(\d{1,2})(?:"|'')"#, |found| {
-            Some(format!("{} foot {}", found.group(1), found.group(2)))
+        Rule::new(r"(?:\+|\b00)(\d{1,3})((?:[ .-]?\(?\d{1,4}\)?){2,6})", |found| {
+            let groups =
+                found.group(2).split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty());
+            let groups: Vec<String> = groups.map(digit_names).collect();
+            let is_number = groups.len() > 1 && !found.before.is_some_and(char::is_alphanumeric);
+            is_number.then(|| format!("plus {}, {}", digit_names(found.group(1)), groups.join(", ")))
         })?,
-        Rule::new(&format!(r"(-?{NUMBER})\s?({})\b", longest_first(units)), |found| {
-            let (_, one, many) = UNITS.iter().find(|(unit, _, _)| *unit == found.group(2))?;
-            found.stands_alone(".").then(|| counted(found.group(1), one, many))
+        Rule::new(r"\b(\d{5})-(\d{4})\b", |found| {
+            Some(format!("{}, {}", digit_names(found.group(1)), digit_names(found.group(2))))
+        })?,
+        // Numbers of cards, accounts, books: groups of digits.
+        Rule::new(r"\b\d{4}(?:[ -]\d{4}){2,}\b|\b\d{1,6}(?:-\d{1,7}){2,}(?:-X)?\b", |found| {
+            let groups = found.group(0).split([' ', '-']);
+            let groups: Vec<String> = groups
+                .map(|group| if group == "X" { group.to_owned() } else { digit_names(group) })
+                .collect();
+            found.stands_alone(".-/").then(|| groups.join(", "))
         })?,
     ])
 }
 
-/// Alternatives of a pattern, so that none hides a longer one.
-pub(super) fn longest_first(mut words: Vec<String>) -> String {
-    words.sort_by_key(|word| std::cmp::Reverse(word.len()));
-    words.join("|")
+/// An area code; those that end in two zeros are hundreds.
+fn area(digits: &str) -> String {
+    if digits.ends_with("00") { code(digits) } else { digit_names(digits) }
+}
+
+pub(super) fn ranges() -> Result<Vec<Rule>, regex::Error> {
+    Ok(vec![
+        Rule::new(r"([\d)a-z]) [-–] (\d+(?:\.\d+)?)( = )", |found| {
+            Some(format!("{} minus {}{}", found.group(1), found.group(2), found.group(3)))
+        })?,
+        Rule::new(&format!(r"({PLAIN})%?\s?[-–]\s?({PLAIN})"), |found| {
+            let apart = found.stands_alone(".-,:/") && !found.right.starts_with(['-', ':', '/']);
+            let ends = !found.right.starts_with([',', '.'])
+                || !found.right[1..].starts_with(|c: char| c.is_ascii_digit());
+            (apart && ends).then(|| format!("{} to {}", found.group(1), found.group(2)))
+        })?,
+    ])
 }
 
 pub(super) fn figures() -> Result<Vec<Rule>, regex::Error> {
     Ok(vec![
-        Rule::new(r"(\+?1[-. ])?\(?(\d{3})\)?[-. ](\d{3})[-.](\d{4})", |found| {
-            let country = if found.group(1).is_empty() { "" } else { "1, " };
-            let groups = [2, 3, 4].map(|index| digit_by_digit(found.group(index)));
-            found.stands_alone(".-").then(|| format!("{country}{}", groups.join(", ")))
+        Rule::new(r"(\d+)[ -](\d{1,3})/(\d{1,3})(\s?[\u{22}″])?", |found| {
+            let (upper, lower) = (found.number(2)?, found.number(3)?);
+            let inches = if found.group(4).is_empty() { "" } else { " inches" };
+            let is_part = upper < lower && found.stands_alone("./$-") && found.after != Some('/');
+            let part = if lower == 2 { "a half".to_owned() } else { parts(upper, lower, "a")? };
+            is_part.then(|| format!("{} and {part}{inches}", number(found.group(1))))
         })?,
-        Rule::new(r"\b(\d{3})-(\d{4})\b", |found| {
-            let groups = [1, 2].map(|index| digit_by_digit(found.group(index)));
-            found.stands_alone(".-").then(|| groups.join(", "))
+        Rule::new(r"(\d{1,4})/(\d{1,5})", fraction)?,
+        Rule::new(r"(\d[\d,.]*)\s?[x×]\s?(\d[\d,.]*)", |found| {
+            let is_power = found.group(2) == "10" && found.after.is_some_and(|c| "^⁰¹²³⁴⁵⁶⁷⁸⁹⁻".contains(c));
+            let is_sum = found.group(0).contains('×') && found.right.contains('=');
+            let word = if is_power || is_sum { "times" } else { "by" };
+            (!found.before.is_some_and(char::is_alphanumeric))
+                .then(|| format!("{} {word} {}", found.group(1), found.group(2)))
         })?,
-        Rule::new(r"\d+", |found| {
-            let long = found.group(0).len() > MAX_CARDINAL_DIGITS;
-            long.then(|| format!(" {} ", digit_by_digit(found.group(0))))
+        Rule::new(r"(\d)[x×] ", |found| {
+            TIMES_BEFORE.contains(&found.word_after()).then(|| format!("{} times ", found.group(1)))
         })?,
-        Rule::new(r"(\d{1,2})/(\d{1,2})", fraction)?,
-        Rule::new(r"(\d{1,4})\s?[-–]\s?(\d{1,4})", |found| {
-            let apart = found.stands_alone(".-") && found.after != Some('-');
-            apart.then(|| format!("{} to {}", found.group(1), found.group(2)))
+        Rule::new(r"\b(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})\b", |found| {
+            let minus = if found.group(2) == "-" { "minus " } else { "" };
+            found.stands_alone(".").then(|| {
+                let power = number(found.group(3));
+                format!("{} times ten to the power of {minus}{power}", number(found.group(1)))
+            })
         })?,
-        Rule::new(r"([+-])(\d)", |found| {
+        Rule::new(r"(\d)\+", |found| {
+            let ends = !found.after.is_some_and(char::is_alphanumeric);
+            ends.then(|| format!("{} plus", found.group(1)))
+        })?,
+        Rule::new(r"([+-])\s?([\d.])", |found| {
             let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '+' | '-' | ')'));
             let sign = if found.group(1) == "+" { "plus" } else { "minus" };
-            apart.then(|| format!("{sign} {}", found.group(2)))
-        })?,
-        Rule::new(r"'?\b(\d{0,2})(\d{2})'?s\b", plural)?,
-        Rule::new(r"\b([A-G])#", |found| Some(format!("{} sharp", found.group(1))))?,
-        Rule::new(r"\.(\d+)", |found| {
-            let apart = !found.before.is_some_and(|c| c.is_alphanumeric() || c == '.');
-            apart.then(|| format!("point {}", digit_by_digit(found.group(1))))
-        })?,
-        // Glued to letters, the phonemiser reads a number digit by digit.
-        Rule::new(r"(\d(?:st|nd|rd|th)?)-(\p{L})", |found| {
-            Some(format!("{} {}", found.group(1), found.group(2)))
-        })?,
-        Rule::new(r"(\p{L})-(\d)", |found| Some(format!("{} {}", found.group(1), found.group(2))))?,
-        Rule::new(r"(\d)(\p{L}+)", |found| {
-            let ordinal = matches!(found.group(2), "st" | "nd" | "rd" | "th");
-            (!ordinal).then(|| format!("{} {}", found.group(1), found.group(2)))
+            let spaced = found.group(0).contains(' ') && found.group(1) == "-";
+            (apart && !spaced).then(|| format!("{sign} {}", found.group(2)))
         })?,
     ])
 }
 
 fn fraction(found: &Found<'_>) -> Option<String> {
-    const PARTS: [&str; 9] =
-        ["half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"];
     let (upper, lower) = (found.number(1)?, found.number(2)?);
-    if !found.stands_alone("./") || found.after == Some('/') {
+    if !found.stands_alone("./-$") || found.after == Some('/') {
         return None;
     }
-    if (upper, lower) == (24, 7) {
-        return Some("24 7".to_owned());
+    let right = found.word_after();
+    let rated = found.left.trim_end().rsplit(' ').take(2).any(|word| RATING_WORDS.contains(&word));
+    if rated || matches!(right, "stars" | "points") {
+        return Some(format!("{} out of {}", number(found.group(1)), number(found.group(2))));
     }
-    if 0 < upper && upper < lower && lower <= 10 {
-        let part = PARTS[lower as usize - 2];
-        return Some(match (upper, part) {
-            (1, part) => format!("one {part}"),
-            (upper, part) => format!("{upper} {part}s"),
-        });
+    let is_part = upper > 0 && upper < lower;
+    let is_measure = FRACTION_NOUNS.contains(&right) || found.after == Some('"');
+    let inches = if found.after == Some('"') { " " } else { "" };
+    let is_day = (1..=12).contains(&upper) && (1..=31).contains(&lower);
+    if is_day
+        && right != "of"
+        && matches!(found.word_before(), "on" | "On" | "until" | "till" | "before" | "since")
+    {
+        return date(upper, lower, "");
     }
-    date(upper, lower, "").or_else(|| Some(format!("{upper} slash {lower}")))
+    if is_part
+        && (lower <= 10 || is_measure || !is_day && matches!(lower, 12 | 16 | 20 | 32 | 50 | 64 | 100 | 1000))
+    {
+        return parts(upper, lower, "one").map(|part| part + inches);
+    }
+    let day = date(upper, lower, "").filter(|_| is_day && lower > 10);
+    day.or_else(|| Some(format!("{} over {}", number(found.group(1)), number(found.group(2)))))
 }
 
-/// "1990s" as "nineteen nineties", "747s" as "7 forty-sevens".
-fn plural(found: &Found<'_>) -> Option<String> {
-    let (head, last) = (found.group(1), found.number(2)?);
-    let words = match last {
-        0 => "hundred".to_owned(),
-        _ => below_hundred(last),
+/// "three quarters", "five sixteenths"; a single part is "a third" or "one third".
+fn parts(upper: u32, lower: u32, one: &str) -> Option<String> {
+    let part = match lower {
+        2 => "half".to_owned(),
+        4 => "quarter".to_owned(),
+        _ => ordinal_words(&cardinal(lower.into())?),
     };
-    let several = match words.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if words.ends_with('x') => format!("{words}es"),
-        None => format!("{words}s"),
-    };
-    found.stands_alone(".,").then(|| format!("{head} {several}").trim_start().to_owned())
-}
-
-fn currency(sign: &str) -> Option<(&'static str, &'static str)> {
-    CURRENCIES.iter().find(|(known, _, _)| *known == sign).map(|(_, one, many)| (*one, *many))
-}
-
-fn scale(written: &str) -> &str {
-    match written {
-        "k" | "K" => "thousand",
-        "m" | "M" => "million",
-        "b" | "B" | "bn" => "billion",
-        word => word,
-    }
+    let count = if upper == 1 { one.to_owned() } else { cardinal(upper.into())? };
+    let several = if lower == 2 { "halves".to_owned() } else { format!("{part}s") };
+    Some(counted(&count, &part, &several))
 }

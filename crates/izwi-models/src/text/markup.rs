@@ -59,13 +59,16 @@ impl Markup {
                 Some(spoken_link(found.group(0)))
             })?,
             Rule::new(
-                r"(?i)\b(?:[a-z0-9-]+\.)+(?:com|org|net|edu|gov|io|dev|app|ai|co|uk|de|fr|info|biz|tv|me|ly)\b(?:/[^\s<>\u{22}“”]*)?",
+                r"(?i)\b(?:[a-z0-9-]+\.)+(?:com|org|net|edu|gov|io|dev|app|ai|co|uk|de|fr|info|biz|tv|me|ly)\b(?:[/?#][^\s<>\u{22}“”]*)?",
                 |found| (found.before != Some('.')).then(|| spoken_link(found.group(0))),
             )?,
             Rule::new(r"\*{1,3}|_{2,}|~~|`+", |found| {
-                let between_numbers = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
-                let product =
-                    found.group(0) == "*" && between_numbers(found.before) && between_numbers(found.after);
+                let is_digit = |c: char| c.is_ascii_digit();
+                let numbers = found.left.trim_end().ends_with(is_digit)
+                    && found.right.trim_start().starts_with(is_digit);
+                let product = found.group(0) == "*"
+                    && numbers
+                    && (found.before == Some(' ')) == (found.after == Some(' '));
                 Some(if product { " times ".to_owned() } else { String::new() })
             })?,
             Rule::new(r"\b_|_\b", |_| Some(" ".to_owned()))?,
@@ -95,7 +98,9 @@ fn visible(c: char) -> Option<char> {
 
 /// Emoji and dingbats: <https://www.unicode.org/Public/emoji/latest/emoji-data.txt>, by blocks.
 fn is_pictograph(c: char) -> bool {
-    matches!(c, '\u{1f000}'..='\u{1faff}' | '\u{2600}'..='\u{27bf}' | '\u{2b00}'..='\u{2bff}' | '\u{23e9}'..='\u{23fa}'
+    let is_accidental = matches!(c, '♭' | '♮' | '♯');
+    !is_accidental
+        && matches!(c, '\u{1f000}'..='\u{1faff}' | '\u{2600}'..='\u{27bf}' | '\u{2b00}'..='\u{2bff}' | '\u{23e9}'..='\u{23fa}'
         | '\u{231a}' | '\u{231b}' | '\u{20e3}' | '\u{e000}'..='\u{f8ff}' | '\u{fffd}')
 }
 

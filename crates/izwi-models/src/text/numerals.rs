@@ -1,49 +1,59 @@
-//! Small numbers in words, ordinals, Roman numerals.
+//! Numbers in words: cardinals, ordinals, years, codes, decimals, Roman numerals.
 
-use super::rewrite::Found;
 use super::words::{ONES, TENS};
 
 /// Names of the powers of a thousand.
-const THOUSANDS: [&str; 6] = ["", " thousand", " million", " billion", " trillion", " quadrillion"];
+const THOUSANDS: [&str; 12] = [
+    "",
+    " thousand",
+    " million",
+    " billion",
+    " trillion",
+    " quadrillion",
+    " quintillion",
+    " sextillion",
+    " septillion",
+    " octillion",
+    " nonillion",
+    " decillion",
+];
 
-pub(super) fn roman(found: &Found<'_>) -> Option<u32> {
-    let numeral = found.group(2);
-    let possessive = found.after == Some('\'');
-    if numeral.is_empty() || numeral.starts_with(['M', 'D']) || possessive {
-        return None;
-    }
+/// Runs of more digits are read digit by digit.
+const MAX_CARDINAL_DIGITS: usize = 15;
+
+/// The value of a Roman numeral that is written as it should be.
+pub(super) fn roman(numeral: &str) -> Option<u32> {
     let value = |c| match c {
-        'I' => 1,
-        'V' => 5,
-        'X' => 10,
-        'L' => 50,
-        'C' => 100,
-        'D' => 500,
-        _ => 1000,
+        'I' => Some(1),
+        'V' => Some(5),
+        'X' => Some(10),
+        'L' => Some(50),
+        'C' => Some(100),
+        'D' => Some(500),
+        'M' => Some(1000),
+        _ => None,
     };
-    let values: Vec<u32> = numeral.chars().map(value).collect();
+    let values = numeral.chars().map(value).collect::<Option<Vec<u32>>>()?;
     let larger_follows = |at: usize| values.get(at + 1).is_some_and(|next| *next > values[at]);
     let (minus, plus): (Vec<_>, Vec<_>) = (0..values.len()).partition(|&at| larger_follows(at));
     let sum = |places: Vec<usize>| places.into_iter().map(|at| values[at]).sum::<u32>();
-    Some(sum(plus) - sum(minus))
+    sum(plus).checked_sub(sum(minus)).filter(|&value| value > 0)
 }
 
+/// A number and what is counted, in the singular or the plural.
 pub(super) fn counted(number: &str, one: &str, many: &str) -> String {
-    let single = matches!(number, "1" | "-1" | "1.0");
+    let single = matches!(number, "1" | "-1" | "a" | "one");
     format!("{number} {}", if single { one } else { many })
 }
 
-/// In words below a hundred, in digits above.
+/// The ordinal of a number in words: "twenty-first".
 pub(super) fn ordinal(number: u32) -> String {
-    if number >= 100 {
-        let suffix = if number % 100 == 11 {
-            "th"
-        } else {
-            ["th", "st", "nd", "rd"].get(number as usize % 10).unwrap_or(&"th")
-        };
-        return format!("{number}{suffix}");
-    }
-    ordinal_words(&below_hundred(number))
+    cardinal(number.into()).map_or_else(|| number.to_string(), |words| ordinal_words(&words))
+}
+
+/// As [`ordinal`], of digits in a text: "twenty first".
+pub(super) fn plain_ordinal(digits: &str) -> Option<String> {
+    Some(spaced(&ordinal_words(&cardinal(digits.replace(',', "").parse().ok()?)?)))
 }
 
 /// The ordinal of a cardinal in words.
@@ -64,6 +74,15 @@ pub(super) fn ordinal_words(words: &str) -> String {
     format!("{head}{last}")
 }
 
+/// The plural of a number in words: "nineties", "sixes".
+fn plural(words: &str) -> String {
+    match words.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if words.ends_with('x') => format!("{words}es"),
+        None => format!("{words}s"),
+    }
+}
+
 pub(super) fn below_hundred(number: u32) -> String {
     let number = number as usize % 100;
     match (number / 10, number % 10) {
@@ -73,12 +92,66 @@ pub(super) fn below_hundred(number: u32) -> String {
     }
 }
 
-pub(super) fn digit_by_digit(digits: &str) -> String {
-    digits.chars().map(String::from).collect::<Vec<_>>().join(" ")
+/// The last two digits of a year or a code: "oh five", "twenty-five", "hundred".
+fn last_two(number: u32) -> String {
+    match number % 100 {
+        0 => "hundred".to_owned(),
+        ones @ 1..10 => format!("oh {}", below_hundred(ones)),
+        two => below_hundred(two),
+    }
+}
+
+/// The names of the digits among the characters.
+pub(super) fn digit_names(digits: &str) -> String {
+    let names = digits.chars().filter_map(|c| ONES.get(c.to_digit(10)? as usize).copied());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// A number as of a year: "nineteen oh five", "two thousand seven", "twenty twenty four".
+pub(super) fn year(number: u32) -> String {
+    spaced(&year_words(number))
+}
+
+/// The lexicon of the default voice has the words of plain numbers one by one.
+fn spaced(words: &str) -> String {
+    words.replace('-', " ")
+}
+
+fn year_words(number: u32) -> String {
+    let (century, rest) = (number / 100, number % 100);
+    match century {
+        10..100 if century % 10 != 0 || rest >= 10 || (century == 10 && rest > 0) => {
+            format!("{} {}", below_hundred(century), last_two(rest))
+        }
+        _ => cardinal(number.into()).unwrap_or_default(),
+    }
+}
+
+/// The digits of a name, such as those of a flight or a road: "three oh four", "twenty-three oh four".
+pub(super) fn code(digits: &str) -> String {
+    spaced(&code_words(digits))
+}
+
+/// Several of a number: "nineteen nineties", "seven forty-sevens".
+pub(super) fn several(digits: &str) -> String {
+    plural(&code_words(digits))
+}
+
+fn code_words(digits: &str) -> String {
+    match (digits.len(), digits.parse()) {
+        (1, Ok(number)) => below_hundred(number),
+        (2, Ok(number)) if number >= 10 => below_hundred(number),
+        (2, Ok(number)) if number > 0 => format!("oh {}", below_hundred(number)),
+        (3, Ok(number)) if number >= 100 => {
+            format!("{} {}", below_hundred(number / 100), last_two(number))
+        }
+        (4, Ok(number)) if number >= 1000 => year_words(number),
+        _ => digit_names(digits),
+    }
 }
 
 /// A whole number in words, as long as its powers have names.
-pub(super) fn cardinal(number: u64) -> Option<String> {
+pub(super) fn cardinal(number: u128) -> Option<String> {
     let mut groups = Vec::new();
     let mut rest = number;
     for name in THOUSANDS {
@@ -100,4 +173,19 @@ pub(super) fn cardinal(number: u64) -> Option<String> {
         }
     }
     None
+}
+
+/// A number as it is written, `1,250.75`, in words. With zeros in front, or without end, digit by digit.
+pub(super) fn number(written: &str) -> String {
+    let (whole, decimals) =
+        written.split_once('.').map_or((written, None), |(whole, part)| (whole, Some(part)));
+    let digits = whole.replace(',', "");
+    let named = digits.len() == 1 || !digits.starts_with('0');
+    let short = digits.len() <= MAX_CARDINAL_DIGITS || whole.contains(',');
+    let cardinal = digits.parse().ok().filter(|_| named && short).and_then(cardinal);
+    let mut words = cardinal.map_or_else(|| digit_names(&digits), |words| spaced(&words));
+    if let Some(decimals) = decimals {
+        words = format!("{words} point {}", digit_names(decimals)).trim_start().to_owned();
+    }
+    words
 }

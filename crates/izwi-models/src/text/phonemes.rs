@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use misaki_rs::fallback::FallbackError;
 use misaki_rs::{Fallback, G2P, Language};
 
+use super::words::ONES;
+
 /// Longer words are cut: the lexicon search grows with the cube of a word's parts.
 const MAX_WORD_CHARS: usize = 40;
 
@@ -217,7 +219,23 @@ fn guarded(text: &str) -> (String, Vec<usize>) {
             out.push_str(&piece);
         }
     }
-    (out, origins)
+    (with_weak_points(&out), origins)
+}
+
+/// The point of a decimal has no stress, as where the lexicon reads the digits itself.
+fn with_weak_points(text: &str) -> String {
+    // A link within brackets is none.
+    if text.contains('[') {
+        return text.to_owned();
+    }
+    let words: Vec<&str> = text.split(' ').collect();
+    let is_digit = |word: &str| ONES[..10].contains(&word.trim_end_matches(|c: char| !c.is_alphabetic()));
+    let mut read = words.iter().enumerate().map(|(at, word)| match words.get(at + 1) {
+        Some(next) if *word == "point" && is_digit(next) => "[point](-2)",
+        _ => *word,
+    });
+    let first = read.next().unwrap_or_default().to_owned();
+    read.fold(first, |text, word| text + " " + word)
 }
 
 /// Takes an unknown word apart into letters, digits and symbols.
@@ -331,6 +349,16 @@ mod tests {
         let long = format!("one {} two", "a-".repeat(50));
         let read = phonemiser().phonemes(&long);
         assert_eq!(read.last().map(|read| read.word), Some(2), "{read:?}");
+    }
+
+    #[test]
+    fn the_point_of_a_decimal_has_no_stress() {
+        let read = phonemiser().phonemes("The point is three point five miles, point five.");
+        let of = |word: usize| read.iter().find(|read| read.word == word).map(|read| read.phonemes.clone());
+        let [noun, first, second] = [1, 4, 7].map(|word| of(word).unwrap_or_default());
+        assert_eq!([noun.as_str(), &first, &second], ["pˈYnt", "pYnt", "pYnt"]);
+        assert_eq!(read.last().map(|read| read.word), Some(8));
+        assert!(!joined("[a] three point five").is_empty());
     }
 
     #[test]

@@ -2,9 +2,16 @@
 //!
 //! Owns the loop only. It stands in for lookaround, which the linear-time `regex` crate leaves out on purpose.
 
+use std::ops::Range;
+
 use regex::{Captures, Regex};
 
-/// A match and the characters around it.
+use super::words::{DETERMINERS, FUNCTION_WORDS};
+
+/// How much of the text around it a rule sees, so that many matches in a long text stay cheap.
+const CONTEXT_BYTES: usize = 256;
+
+/// A match and the text around it.
 #[derive(Debug)]
 pub struct Found<'a> {
     groups: Captures<'a>,
@@ -12,6 +19,10 @@ pub struct Found<'a> {
     pub before: Option<char>,
     /// The character after the match.
     pub after: Option<char>,
+    /// The text before the match, as far as it matters.
+    pub left: &'a str,
+    /// The text after the match, as far as it matters.
+    pub right: &'a str,
 }
 
 impl<'a> Found<'a> {
@@ -23,6 +34,25 @@ impl<'a> Found<'a> {
     /// A group as a number.
     pub fn number(&self, index: usize) -> Option<u32> {
         self.group(index).parse().ok()
+    }
+
+    /// The word before the match, apart from it by spaces alone; empty where there is none.
+    pub fn word_before(&self) -> &'a str {
+        let left = self.left.trim_end_matches(' ');
+        left.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+    }
+
+    /// The word after the match, as [`Self::word_before`].
+    pub fn word_after(&self) -> &'a str {
+        let right = self.right.trim_start_matches(' ');
+        right.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+    }
+
+    /// Whether the match is part of an adjective, as in "a 5 km run": an article stands before and a noun after.
+    pub fn is_before_noun(&self) -> bool {
+        let noun = self.word_after();
+        let is_noun = noun.starts_with(char::is_alphabetic) && !FUNCTION_WORDS.contains(&noun);
+        DETERMINERS.contains(&self.word_before()) && is_noun && self.after == Some(' ')
     }
 
     /// Whether neither neighbour is a letter, a digit or one of `also`.
@@ -57,9 +87,10 @@ impl Rule {
         let mut copied = 0;
         for groups in self.pattern.captures_iter(text) {
             let Some(whole) = groups.get(0) else { continue };
-            let before = text[..whole.start()].chars().next_back();
-            let after = text[whole.end()..].chars().next();
-            if let Some(replacement) = (self.rewrite)(&Found { groups, before, after }) {
+            let left = near(text, whole.start().saturating_sub(CONTEXT_BYTES)..whole.start());
+            let right = near(text, whole.end()..(whole.end() + CONTEXT_BYTES).min(text.len()));
+            let (before, after) = (left.chars().next_back(), right.chars().next());
+            if let Some(replacement) = (self.rewrite)(&Found { groups, before, after, left, right }) {
                 out.push_str(&text[copied..whole.start()]);
                 out.push_str(&replacement);
                 copied = whole.end();
@@ -68,6 +99,17 @@ impl Rule {
         out.push_str(&text[copied..]);
         out
     }
+}
+
+/// A part of a text, less the character that its end cuts.
+fn near(text: &str, mut part: Range<usize>) -> &str {
+    while !text.is_char_boundary(part.start) {
+        part.start += 1;
+    }
+    while !text.is_char_boundary(part.end) {
+        part.end -= 1;
+    }
+    text.get(part).unwrap_or_default()
 }
 
 #[cfg(test)]

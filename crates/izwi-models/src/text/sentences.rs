@@ -40,8 +40,15 @@ fn ends_here(so_far: &str, next: &str) -> bool {
     let word = word.trim_start_matches(['(', '[', '"', '“', '\'', '‘']);
     let mut letters = word.chars();
     let initial = letters.next().is_some_and(char::is_uppercase) && letters.next().is_none();
-    let leading = LEADING.contains(&word) || (NUMBERED.contains(&word) && first.is_numeric());
-    !(initial || leading || TITLES.iter().any(|(title, _)| *title == word))
+    let leading =
+        LEADING.contains(&word) || (NUMBERED.contains(&word) && (first.is_numeric() || is_roman(next)));
+    !(initial || leading || TITLES.iter().any(|[title, _]| *title == word))
+}
+
+/// Whether a Roman numeral stands first.
+fn is_roman(next: &str) -> bool {
+    let word = next.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    !word.is_empty() && word.chars().all(|c| "IVXLC".contains(c))
 }
 
 #[cfg(test)]

@@ -1,7 +1,26 @@
 //! Word tables of English: what abbreviations, units, symbols and currencies are read as.
 //!
 //! Readings follow the front end of the default voice where it has one, because the
-//! voice learnt from them.
+//! voice learnt from them. The long tables are files of `normalise/`, their fields parted by tabs.
+
+use std::sync::LazyLock;
+
+/// Rows of a file.
+type Table<const N: usize> = LazyLock<Vec<[&'static str; N]>>;
+/// Words of one kind.
+type List = LazyLock<Vec<&'static str>>;
+
+/// The rows of a file.
+pub(super) fn table<const N: usize>(file: &'static str) -> Vec<[&'static str; N]> {
+    file.lines().filter_map(|line| line.split('\t').collect::<Vec<_>>().try_into().ok()).collect()
+}
+
+/// The words of a line of `lists.tsv`, which begins with its name.
+fn list(name: &str) -> Vec<&'static str> {
+    let mut lines = include_str!("normalise/lists.tsv").lines().map(|line| line.split('\t'));
+    let found = lines.find_map(|mut words| (words.next() == Some(name)).then(|| words.collect()));
+    found.unwrap_or_default()
+}
 
 /// Months in order.
 pub(super) const MONTHS: [&str; 12] = [
@@ -19,208 +38,35 @@ pub(super) const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Titles before a name; none ends a sentence.
-pub(super) const TITLES: &[(&str, &str)] = &[
-    ("Mr", "Mr"),
-    ("Mrs", "Mrs"),
-    ("Ms", "Miz"),
-    ("Dr", "Dr"),
-    ("Prof", "Professor"),
-    ("St", "Saint"),
-    ("Mt", "Mount"),
-    ("Ft", "Fort"),
-    ("Gen", "General"),
-    ("Gov", "Governor"),
-    ("Sen", "Senator"),
-    ("Rep", "Representative"),
-    ("Capt", "Captain"),
-    ("Lt", "Lieutenant"),
-    ("Col", "Colonel"),
-    ("Sgt", "Sergeant"),
-    ("Cmdr", "Commander"),
-    ("Rev", "Reverend"),
-    ("Hon", "Honorable"),
-    ("Pres", "President"),
-    ("Supt", "Superintendent"),
-    ("Cpl", "Corporal"),
-    ("Maj", "Major"),
-    ("Adm", "Admiral"),
-    ("Fr", "Father"),
-    ("Msgr", "Monsignor"),
-];
-
-/// Other abbreviations, as written.
-pub(super) const ABBREVIATIONS: &[(&str, &str)] = &[
-    ("Mr.", "Mr"),
-    ("Mrs.", "Mrs"),
-    ("Ms.", "Miz"),
-    ("Dr.", "Dr"),
-    ("Jr.", "Junior"),
-    ("Sr.", "Senior"),
-    ("St.", "Street"),
-    ("Mt.", "Mount"),
-    ("Ave.", "Avenue"),
-    ("Blvd.", "Boulevard"),
-    ("Rd.", "Road"),
-    ("Ln.", "Lane"),
-    ("Hwy.", "Highway"),
-    ("Pkwy.", "Parkway"),
-    ("Ste.", "Suite"),
-    ("Apt.", "Apartment"),
-    ("Bldg.", "Building"),
-    ("Ltd.", "Limited"),
-    ("Inc.", "Incorporated"),
-    ("Corp.", "Corporation"),
-    ("Co.", "Company"),
-    ("Bros.", "Brothers"),
-    ("Dept.", "Department"),
-    ("Univ.", "University"),
-    ("Assn.", "Association"),
-    ("Govt.", "Government"),
-    ("approx.", "approximately"),
-    ("est.", "established"),
-    ("vs.", "versus"),
-    ("vs", "versus"),
-    ("vol.", "volume"),
-    ("Vol.", "Volume"),
-    ("fig.", "figure"),
-    ("Fig.", "Figure"),
-    ("ch.", "chapter"),
-    ("Ch.", "Chapter"),
-    ("pp.", "pages"),
-    ("ed.", "edition"),
-    ("eds.", "editors"),
-    ("no.", "number"),
-    ("nos.", "numbers"),
-    ("Prof.", "Professor"),
-    ("Gen.", "General"),
-    ("Gov.", "Governor"),
-    ("Sen.", "Senator"),
-    ("Rep.", "Representative"),
-    ("Capt.", "Captain"),
-    ("Lt.", "Lieutenant"),
-    ("Col.", "Colonel"),
-    ("Sgt.", "Sergeant"),
-    ("Rev.", "Reverend"),
-    ("Hon.", "Honorable"),
-    ("Pres.", "President"),
-    ("Atty.", "Attorney"),
-    ("Supt.", "Superintendent"),
-    ("cf.", "compare"),
-    ("et al.", "et al"),
-    ("Jan.", "January"),
-    ("Feb.", "February"),
-    ("Mar.", "March"),
-    ("Apr.", "April"),
-    ("Jun.", "June"),
-    ("Jul.", "July"),
-    ("Aug.", "August"),
-    ("Sep.", "September"),
-    ("Sept.", "September"),
-    ("Oct.", "October"),
-    ("Nov.", "November"),
-    ("Dec.", "December"),
-    ("Mon.", "Monday"),
-    ("Tue.", "Tuesday"),
-    ("Tues.", "Tuesday"),
-    ("Wed.", "Wednesday"),
-    ("Thu.", "Thursday"),
-    ("Thurs.", "Thursday"),
-    ("Fri.", "Friday"),
-    ("Sat.", "Saturday"),
-    ("Sun.", "Sunday"),
-    ("w/", "with"),
-    ("w/o", "without"),
-    ("aka", "also known as"),
-    ("AKA", "also known as"),
-    ("BTW", "by the way"),
-    ("IMO", "in my opinion"),
-    ("TBD", "to be determined"),
-];
-
-/// Abbreviations that are always followed by what they belong to: their full stop never ends a sentence.
-pub(super) const LEADING: &[&str] = &["approx", "e.g", "i.e", "vs", "cf", "Dept"];
-
-/// Abbreviations that are followed by a number: before one their full stop does not end a sentence.
-pub(super) const NUMBERED: &[&str] = &[
-    "No", "Nos", "no", "nos", "Fig", "fig", "Vol", "vol", "pp", "Ch", "ch", "Apt", "Ste", "Bldg", "Jan",
-    "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec",
-];
-
-/// Units after a number: one, several.
-pub(super) const UNITS: &[(&str, &str, &str)] = &[
-    ("km", "kilometer", "kilometers"),
-    ("cm", "centimeter", "centimeters"),
-    ("mm", "millimeter", "millimeters"),
-    ("nm", "nanometer", "nanometers"),
-    ("µm", "micrometer", "micrometers"),
-    ("kg", "kilogram", "kilograms"),
-    ("mg", "milligram", "milligrams"),
-    ("mcg", "microgram", "micrograms"),
-    ("µg", "microgram", "micrograms"),
-    ("lb", "pound", "pounds"),
-    ("lbs", "pounds", "pounds"),
-    ("oz", "ounce", "ounces"),
-    ("ft", "foot", "feet"),
-    ("yd", "yard", "yards"),
-    ("mi", "mile", "miles"),
-    ("ml", "milliliter", "milliliters"),
-    ("mL", "milliliter", "milliliters"),
-    ("cc", "cubic centimeter", "cubic centimeters"),
-    ("sq ft", "square foot", "square feet"),
-    ("sq mi", "square mile", "square miles"),
-    ("kph", "kilometers per hour", "kilometers per hour"),
-    ("km/h", "kilometers per hour", "kilometers per hour"),
-    ("mph", "miles per hour", "miles per hour"),
-    ("m/s", "meters per second", "meters per second"),
-    ("Hz", "hertz", "hertz"),
-    ("kHz", "kilohertz", "kilohertz"),
-    ("MHz", "megahertz", "megahertz"),
-    ("GHz", "gigahertz", "gigahertz"),
-    ("KB", "kilobyte", "kilobytes"),
-    ("kB", "kilobyte", "kilobytes"),
-    ("MB", "megabyte", "megabytes"),
-    ("GB", "gigabyte", "gigabytes"),
-    ("TB", "terabyte", "terabytes"),
-    ("Mbps", "megabits per second", "megabits per second"),
-    ("Gbps", "gigabits per second", "gigabits per second"),
-    ("hr", "hour", "hours"),
-    ("hrs", "hours", "hours"),
-    ("min", "minute", "minutes"),
-    ("mins", "minutes", "minutes"),
-    ("sec", "second", "seconds"),
-    ("secs", "seconds", "seconds"),
-    ("ms", "millisecond", "milliseconds"),
-    ("kWh", "kilowatt hour", "kilowatt hours"),
-    ("kW", "kilowatt", "kilowatts"),
-    ("MW", "megawatt", "megawatts"),
-    ("GW", "gigawatt", "gigawatts"),
-    ("mAh", "milliamp hours", "milliamp hours"),
-    ("fps", "frames per second", "frames per second"),
-    ("pct", "percent", "percent"),
-];
-
-/// Currencies: sign or code, one, several.
-pub(super) const CURRENCIES: &[(&str, &str, &str)] = &[
-    ("$", "dollar", "dollars"),
-    ("£", "pound", "pounds"),
-    ("€", "euro", "euros"),
-    ("¥", "yen", "yen"),
-    ("₹", "rupee", "rupees"),
-    ("₩", "won", "won"),
-    ("¢", "cent", "cents"),
-    ("Rs", "rupee", "rupees"),
-    ("USD", "dollar", "dollars"),
-    ("EUR", "euro", "euros"),
-    ("GBP", "pound", "pounds"),
-];
-
 /// Symbols read wherever they stand; an empty reading drops them.
 pub(super) const SYMBOLS: &[(char, &str)] = &[
     ('°', "degrees"),
     ('¢', "cents"),
     ('§', "section"),
     ('¶', "paragraph"),
+    ('†', ""),
+    ('‡', ""),
+    ('∞', "infinity"),
+    ('∑', "the sum of"),
+    ('∆', "delta"),
+    ('∴', "therefore"),
+    ('∂', "partial"),
+    ('∫', "the integral of"),
+    ('√', "the square root of"),
+    ('⇒', "implies"),
+    ('↑', "up"),
+    ('↓', "down"),
+    ('↔', "to and from"),
+    ('♯', "sharp"),
+    ('♭', "flat"),
+    ('−', "minus"),
+    ('■', ""),
+    ('●', ""),
+    ('▪', ""),
+    ('◦', ""),
+    ('‣', ""),
+    ('✓', ""),
+    ('~', ""),
     ('±', "plus or minus"),
     ('×', "times"),
     ('÷', "divided by"),
@@ -245,97 +91,21 @@ pub(super) const SYMBOLS: &[(char, &str)] = &[
 ];
 
 /// Symbols read only between two words.
-pub(super) const RELATIONS: &[(char, &str)] =
-    &[('=', "equals"), ('<', "less than"), ('>', "greater than"), ('~', "about")];
-
-/// Words before a Roman numeral that counts: "Chapter IV" is chapter four.
-pub(super) const COUNTED: &[&str] = &[
-    "Chapter",
-    "chapter",
-    "Part",
-    "part",
-    "Act",
-    "act",
-    "Scene",
-    "scene",
-    "Section",
-    "section",
-    "Volume",
-    "volume",
-    "Book",
-    "book",
-    "Phase",
-    "phase",
-    "Article",
-    "article",
-    "Appendix",
-    "Title",
-    "World War",
-    "Mark",
-    "Type",
-    "type",
-    "Level",
-    "level",
-    "Stage",
-    "stage",
-    "Class",
-    "class",
-    "Grade",
-    "grade",
-    "Unit",
-    "Lesson",
-    "Episode",
-    "Round",
-    "round",
-    "Super Bowl",
-    "Apollo",
-    "Gemini",
-    "Final Fantasy",
-    "Rocky",
-    "Star Wars Episode",
-];
-
-/// Names before a Roman numeral that orders: "Henry VIII" is Henry the eighth.
-pub(super) const ORDERED: &[&str] = &[
-    "Pope",
-    "King",
-    "Queen",
-    "Emperor",
-    "Henry",
-    "Louis",
-    "Edward",
-    "George",
-    "William",
-    "Charles",
-    "James",
-    "Richard",
-    "Elizabeth",
-    "Mary",
-    "Napoleon",
-    "Pius",
-    "Benedict",
-    "Gregory",
-    "Leo",
-    "Innocent",
-    "Clement",
-    "John Paul",
-    "John",
-    "Paul",
-    "Ramses",
-    "Ptolemy",
-    "Frederick",
-    "Francis",
-    "Philip",
-    "Alexander",
-    "Nicholas",
-    "Peter",
-    "Catherine",
-    "Ivan",
-    "Umberto",
-    "Victor Emmanuel",
-    "Gustav",
-    "Christian",
-    "Ferdinand",
+pub(super) const RELATIONS: &[(char, &str)] = &[
+    ('=', "equals"),
+    ('<', "less than"),
+    ('>', "greater than"),
+    ('+', "plus"),
+    ('≤', "is less than or equal to"),
+    ('≥', "is greater than or equal to"),
+    ('≠', "is not equal to"),
+    ('≈', "is approximately"),
+    ('≡', "is identical to"),
+    ('∈', "is in"),
+    ('&', "and"),
+    ('⋅', "times"),
+    ('·', "times"),
+    ('@', "at"),
 ];
 
 /// Cardinals below twenty.
@@ -365,3 +135,157 @@ pub(super) const ONES: [&str; 20] = [
 /// Tens from twenty.
 pub(super) const TENS: [&str; 8] =
     ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
+
+/// A number after these is read digit by digit.
+pub(super) static DIGITS_BEFORE: List = LazyLock::new(|| list("digits_before"));
+
+/// Greek letters that stand for themselves.
+pub(super) const GREEK: &[(&str, &str)] = &[
+    ("α", "alpha"),
+    ("β", "beta"),
+    ("γ", "gamma"),
+    ("δ", "delta"),
+    ("ε", "epsilon"),
+    ("ζ", "zeta"),
+    ("η", "eta"),
+    ("θ", "theta"),
+    ("λ", "lambda"),
+    ("μ", "mu"),
+    ("ν", "nu"),
+    ("ξ", "xi"),
+    ("π", "pi"),
+    ("ρ", "rho"),
+    ("σ", "sigma"),
+    ("τ", "tau"),
+    ("φ", "phi"),
+    ("χ", "chi"),
+    ("ψ", "psi"),
+    ("ω", "omega"),
+    ("Γ", "gamma"),
+    ("Δ", "delta"),
+    ("Θ", "theta"),
+    ("Λ", "lambda"),
+    ("Π", "pi"),
+    ("Σ", "sigma"),
+    ("Φ", "phi"),
+    ("Ψ", "psi"),
+    ("Ω", "omega"),
+];
+
+/// Titles before a name; none ends a sentence.
+pub(super) static TITLES: Table<2> = LazyLock::new(|| table(include_str!("normalise/titles.tsv")));
+
+/// Other abbreviations, as written.
+pub(super) static ABBREVIATIONS: Table<2> =
+    LazyLock::new(|| table(include_str!("normalise/abbreviations.tsv")));
+
+/// Units after a number: one, several.
+pub(super) static UNITS: Table<3> = LazyLock::new(|| table(include_str!("normalise/units.tsv")));
+
+/// States after a comma.
+pub(super) static STATES: Table<2> = LazyLock::new(|| table(include_str!("normalise/states.tsv")));
+
+/// What is read as nothing else is.
+pub(super) static IDIOMS: Table<2> = LazyLock::new(|| table(include_str!("normalise/idioms.tsv")));
+
+/// Currencies before or after a number: sign or code, one and several of it, and of its hundredth parts where it has them.
+pub(super) static CURRENCIES: Table<5> = LazyLock::new(|| table(include_str!("normalise/currencies.tsv")));
+
+/// Abbreviations that are always followed by what they belong to: their full stop never ends a sentence.
+pub(super) static LEADING: List = LazyLock::new(|| list("leading"));
+
+/// Abbreviations that are followed by a number: before one their full stop does not end a sentence.
+pub(super) static NUMBERED: List = LazyLock::new(|| list("numbered"));
+
+/// Words before a Roman numeral that counts: "Chapter IV" is chapter four.
+pub(super) static COUNTED: List = LazyLock::new(|| list("counted"));
+
+/// Names before a Roman numeral that orders: "Henry VIII" is Henry the eighth.
+pub(super) static ORDERED: List = LazyLock::new(|| list("ordered"));
+
+/// Years stand before these.
+pub(super) static YEAR_AFTER: List = LazyLock::new(|| list("year_after"));
+
+/// A number of four digits after these is a year.
+pub(super) static YEAR_BEFORE: List = LazyLock::new(|| list("year_before"));
+
+/// A number after these is a name: it is read in pairs of digits.
+pub(super) static CODE_BEFORE: List = LazyLock::new(|| list("code_before"));
+
+/// Words in the form of a plural that count nothing.
+pub(super) static NO_NOUNS: List = LazyLock::new(|| list("no_nouns"));
+
+/// People and other plurals without "s".
+pub(super) static PEOPLE: List = LazyLock::new(|| list("people"));
+
+/// Small words, which no number is counted by.
+pub(super) static FUNCTION_WORDS: List = LazyLock::new(|| list("function_words"));
+
+/// Words before an adjective and its noun.
+pub(super) static DETERMINERS: List = LazyLock::new(|| list("determiners"));
+
+/// What is measured in fractions.
+pub(super) static FRACTION_NOUNS: List = LazyLock::new(|| list("fraction_nouns"));
+
+/// Words before a number of points out of a maximum.
+pub(super) static RATING_WORDS: List = LazyLock::new(|| list("rating_words"));
+
+/// Books of the Bible whose chapters and verses are parted by a colon.
+pub(super) static BIBLE: List = LazyLock::new(|| list("bible"));
+
+/// Capitalised words after which capitals are no number: "The IV".
+pub(super) static NO_NAMES: List = LazyLock::new(|| list("no_names"));
+
+/// Ends of the names of files.
+pub(super) static EXTENSIONS: List = LazyLock::new(|| list("extensions"));
+
+/// A decimal after these is a version.
+pub(super) static VERSIONED: List = LazyLock::new(|| list("versioned"));
+
+/// After a name and "I", these say that it is a pronoun.
+pub(super) static PRONOUN_BEFORE: List = LazyLock::new(|| list("pronoun_before"));
+
+/// "3x" before these is three times.
+pub(super) static TIMES_BEFORE: List = LazyLock::new(|| list("times_before"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_tables_is_a_row() {
+        fn check<const N: usize>(rows: &Table<N>, file: &str) {
+            assert_eq!(rows.len(), file.lines().count());
+            assert!(rows.iter().all(|row| !row[0].is_empty() && !row[0].contains("  ")));
+        }
+        check(&TITLES, include_str!("normalise/titles.tsv"));
+        check(&ABBREVIATIONS, include_str!("normalise/abbreviations.tsv"));
+        check(&UNITS, include_str!("normalise/units.tsv"));
+        check(&STATES, include_str!("normalise/states.tsv"));
+        check(&IDIOMS, include_str!("normalise/idioms.tsv"));
+        check(&CURRENCIES, include_str!("normalise/currencies.tsv"));
+        let lists = [
+            &LEADING,
+            &NUMBERED,
+            &COUNTED,
+            &ORDERED,
+            &YEAR_AFTER,
+            &YEAR_BEFORE,
+            &CODE_BEFORE,
+            &DIGITS_BEFORE,
+        ];
+        assert!(lists.iter().all(|list| !list.is_empty()));
+        let lists = [
+            &NO_NOUNS,
+            &PEOPLE,
+            &FUNCTION_WORDS,
+            &DETERMINERS,
+            &FRACTION_NOUNS,
+            &RATING_WORDS,
+            &BIBLE,
+            &NO_NAMES,
+        ];
+        assert!(lists.iter().all(|list| !list.is_empty()));
+        assert!(!EXTENSIONS.is_empty() && !VERSIONED.is_empty());
+    }
+}

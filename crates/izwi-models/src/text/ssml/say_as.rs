@@ -45,7 +45,7 @@ pub(super) fn read(text: &str, kind: &str, format: &str) -> Option<String> {
 }
 
 /// A whole number in digits, which may be in groups.
-fn integer(text: &str) -> Option<u64> {
+fn integer(text: &str) -> Option<u128> {
     let digits: String =
         text.chars().filter(|c| !matches!(c, ',' | '\'' | ' ' | '\u{a0}' | '\u{202f}')).collect();
     digits.parse().ok()
@@ -160,19 +160,22 @@ mod tests {
         );
         check("digits", "", &[("1984", Some("1 9 8 4")), ("12-34", Some("1 2, 3 4")), ("a1", None)]);
         check("telephone", "", &[("+44 20 79", Some("plus four four, two zero, seven nine")), ("-", None)]);
-        check("currency", "", &[("€2bn", Some("2 billion euros"))]);
+        check("currency", "", &[("€2bn", Some("two billion euros"))]);
     }
 
     #[test]
     fn characters_dates_and_times_are_read_one_by_one() {
         check("characters", "", &[("W3c", Some("W 3 C")), ("a#", Some("A hashtag")), ("…", None)]);
-        check("date", "dmy", &[("03/05/2024", Some("May third, 2024")), ("40/05/2024", None)]);
+        check("date", "dmy", &[("03/05/2024", Some("May third, twenty twenty four")), ("40/05/2024", None)]);
         check(
             "date",
             "",
-            &[("2024-03-05", Some("March fifth, 2024")), ("3/5/2024", Some("March fifth, 2024"))],
+            &[
+                ("2024-03-05", Some("March fifth, twenty twenty four")),
+                ("3/5/2024", Some("March fifth, twenty twenty four")),
+            ],
         );
-        check("date", "my", &[("05.2024", Some("May 2024"))]);
+        check("date", "my", &[("05.2024", Some("May twenty twenty four"))]);
         check("date", "md", &[("12/24", Some("December twenty-fourth"))]);
         check("time", "hms24", &[("7.30", Some("seven thirty")), ("7:30pm", Some("seven thirty P.M."))]);
         assert!(
