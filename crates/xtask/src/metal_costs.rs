@@ -195,7 +195,7 @@ mod tests {
     fn counts() -> Value {
         let sources: [&str; 6] =
             ["us_per_dispatch", "bandwidth_share", "us_per_wait", "compute_share", "draw_us", "encode_us"];
-        let sources: Value = sources.iter().map(|key| ((*key).to_owned(), "a book".into())).collect();
+        let sources: Value = sources.iter().map(|key| ((*key).to_owned(), Value::from("a book"))).collect();
         serde_json::json!({
             "note": "as counted",
             "sources": sources,
@@ -218,7 +218,10 @@ mod tests {
         let page = table(&counts).unwrap();
         let row = "| m | A | 100 | 1.0–2.0 | 40.0 | 0.5 | 0.5–1.0 | 0.5–1.0 | 12.0–24.0 | 54.5–68.5 | 0.68–0.86 |  |\n";
         assert!(page.contains(row), "{page}");
-        assert!(page.contains("| n | B | 200 | 1.0–2.0 | 20.0 | 0.5 | 0.5 | 0.5–1.0 | not counted | "), "{page}");
+        assert!(
+            page.contains("| n | B | 200 | 1.0–2.0 | 20.0 | 0.5 | 0.5 | 0.5–1.0 | not counted | "),
+            "{page}"
+        );
         assert!(page.contains("| encoding of a dispatch, µs | A 1.0–2.0, B 1.0 | a book |\n"), "{page}");
         assert!(page.contains("The last column is empty"), "{page}");
         counts["measured"] = serde_json::json!([{"model": "m", "chip": "B", "rtf": 0.3}]);

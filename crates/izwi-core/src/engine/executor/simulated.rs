@@ -211,7 +211,7 @@ pub struct SimulatedExecutor {
     steps: u64,
     /// Whether it has executed a plan.
     has_run: bool,
-    has_lost_device: bool,
+    lost: bool,
 }
 
 impl std::fmt::Debug for SimulatedExecutor {
@@ -254,8 +254,7 @@ fn rows(encoders: &[EncoderWork]) -> usize {
 /// Fails if the fault is of a whole step.
 fn fail(fault: Option<Fault>) -> Result<(), ExecutorError> {
     match fault {
-        Some(Fault::Device) => Err(ExecutorError("the device was made to give up".to_owned())),
-        Some(Fault::Step) => Err(ExecutorError("the step was made to fail".to_owned())),
+        Some(Fault::Step | Fault::Device) => Err(ExecutorError("the step was made to fail".to_owned())),
         #[allow(clippy::panic, reason = "tests of the engine need an executor that panics")]
         Some(Fault::Panic) => panic!("the executor was made to panic"),
         Some(Fault::Sequence(_) | Fault::NonFinite(_)) | None => Ok(()),
@@ -312,17 +311,8 @@ impl SimulatedExecutor {
             part_times: PartTimes::default(),
             speaks_parts: true,
         });
-        let pool = vec![0; geometry.capacity()];
-        Self {
-            model,
-            profile,
-            geometry,
-            pool,
-            sequences: HashMap::new(),
-            steps: 0,
-            has_run: false,
-            has_lost_device: false,
-        }
+        let (pool, sequences) = (vec![0; geometry.capacity()], HashMap::new());
+        Self { model, profile, geometry, pool, sequences, steps: 0, has_run: false, lost: false }
     }
 
     /// The work of a plan. Sequences that the plan begins are not in the executor yet.
@@ -515,7 +505,7 @@ impl ModelExecutor for SimulatedExecutor {
     }
 
     fn has_lost_device(&self) -> bool {
-        self.has_lost_device
+        self.lost
     }
 
     fn execute(&mut self, plan: &StepPlan) -> Result<Vec<ItemResult>, ExecutorError> {
@@ -564,7 +554,7 @@ impl ModelExecutor for SimulatedExecutor {
             std::thread::sleep(self.model.step_time);
         }
         self.has_run = true;
-        self.has_lost_device |= fault == Some(Fault::Device);
+        self.lost |= fault == Some(Fault::Device);
         fail(fault)?;
         for copy in &plan.schedule.block_copies {
             let (from, to) = (self.geometry.slot(copy.from, 0), self.geometry.slot(copy.to, 0));
