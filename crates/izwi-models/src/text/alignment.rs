@@ -30,9 +30,12 @@ pub fn spoken_ends(source: &str, spoken: &[&str]) -> Vec<usize> {
             continue;
         }
         let (skipped, replaced) = difference(&words[at..], &keys[from..]);
+        // Abbreviations behind what is replaced by more or fewer words, as in `2024 Dr.`, are words of their own.
+        let behind = abbreviated(&words[at..at + skipped], &keys[from..from + replaced]);
         let pairs = skipped == replaced;
         for index in 1..=replaced {
-            ends.push(said_by(at + if pairs { index } else { skipped }));
+            let left = replaced - index;
+            ends.push(said_by(at + if pairs { index } else { skipped - behind.min(left) }));
         }
         at += skipped;
         if replaced == 0 {
@@ -56,6 +59,16 @@ fn difference(words: &[(String, usize)], keys: &[String]) -> (usize, usize) {
     // Without equal words in reach, the texts either end or continue word by word.
     let rest = (words.len(), keys.len());
     found.unwrap_or(if rest.0.max(rest.1) <= MAX_DIFFERENCE { rest } else { (rest.0.min(1), 1) })
+}
+
+/// How many words at the end of a part of the text are abbreviations of those that are spoken, with others before them in both.
+fn abbreviated(words: &[(String, usize)], keys: &[String]) -> usize {
+    let is_short = |(word, key): &(&(String, usize), &String)| {
+        let (word, key) = (word.0.chars().next(), key.chars().next());
+        word.is_some_and(char::is_alphabetic) && word == key
+    };
+    let most = words.len().min(keys.len()).saturating_sub(1);
+    words.iter().rev().zip(keys.iter().rev()).take(most).take_while(is_short).count()
 }
 
 #[cfg(test)]
@@ -84,6 +97,10 @@ mod tests {
         assert_eq!(said("2 x 3.", "2 times 3"), ["2", "2 x", "2 x 3."]);
         assert_eq!(said("Go 5-6 !", "Go 5 to 6"), ["Go", "Go 5-6 !", "Go 5-6 !", "Go 5-6 !"]);
         assert_eq!(said("See https://a.b/c there", "See there"), ["See", "See https://a.b/c there"]);
+        assert_eq!(
+            said("In 1984 Dr. Orwell", "In nineteen eighty four Doctor Orwell")[3..],
+            ["In 1984", "In 1984 Dr.", "In 1984 Dr. Orwell"]
+        );
         assert!(said("Anything", "").is_empty());
         let row = "23 45 67 89 21 34 56 78 91 25";
         let spoken = format!("Totals {} were low", ["twenty three"; 10].join(" "));

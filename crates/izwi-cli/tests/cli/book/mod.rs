@@ -59,6 +59,7 @@ pages! {
     elevenlabs: "docs/elevenlabs.md" => [];
     home_assistant: "docs/home-assistant.md" => ["samples"];
     installation: "docs/installation.md" => [];
+    lexicons: "docs/lexicons.md" => ["brands", "texts that name it", "lexicon.deleted"];
     livekit: "docs/livekit.md" => ["axi waits outside"];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     mcp: "docs/mcp.md" => ["s of speech are in", "your country"];
