@@ -53,7 +53,7 @@ impl Parameters {
         let Some((name, value)) = line.split_once('=') else { return false };
         let number = || value.parse::<i32>().ok().filter(|number| (-100..=100).contains(number));
         let text = || Some(value.to_owned()).filter(|value| value != "NULL" && !value.is_empty());
-        match name {
+        let set = match name {
             "rate" => number().map(|rate| self.rate = rate),
             "pitch" => number().map(|pitch| self.pitch = pitch),
             "volume" => number().map(|volume| self.volume = Some(volume)),
@@ -63,11 +63,11 @@ impl Parameters {
             "spelling_mode" => switch(value).map(|spells| self.spells = spells),
             "cap_let_recogn" => capitals(value).map(|capitals| self.capitals = capitals),
             "voice" => gender(value).map(|gender| self.gender = gender),
-            "language" => Some(self.language = text()),
-            "synthesis_voice" => Some(self.voice = text()),
+            "language" => Some(()).inspect(|()| self.language = text()),
+            "synthesis_voice" => Some(()).inspect(|()| self.voice = text()),
             _ => None,
-        }
-        .is_some()
+        };
+        set.is_some()
     }
 
     /// The tempo, 1 for that of the voice.

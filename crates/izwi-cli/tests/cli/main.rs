@@ -29,6 +29,8 @@ mod sound;
 #[cfg(unix)]
 mod speaking;
 #[cfg(target_os = "linux")]
+mod speech_dispatcher;
+#[cfg(target_os = "linux")]
 mod systemd;
 mod voices;
 mod wyoming;
