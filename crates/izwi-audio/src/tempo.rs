@@ -2,8 +2,10 @@
 //!
 //! Where [`crate::stretch`] repeats a period now and then while audio plays, this one takes any tempo and knows no player.
 
-/// Half of a frame, over which two frames overlap, in microseconds.
-const HOP_US: usize = 12_000;
+/// Half of a frame, over which two frames overlap, in microseconds, up to [`LONG_FRAMES`].
+const HOP_US: f64 = 12_000.0;
+/// The speed from which on frames are shorter: what is left out between two of them has the length of a short sound.
+const LONG_FRAMES: f64 = 2.0;
 /// How far a frame may move to where it is most like what it replaces: half the period of a low voice, in microseconds.
 const TOLERANCE_US: usize = 7_000;
 /// Rate of the first search, which the second one refines.
@@ -41,7 +43,7 @@ impl Tempo {
             frames: 0,
             sent: 0,
             tail: Vec::new(),
-            hop: samples_of(HOP_US),
+            hop: samples_of((HOP_US * LONG_FRAMES / speed.max(LONG_FRAMES)) as usize),
             tolerance: samples_of(TOLERANCE_US),
             stride: (rate_hz as usize / COARSE_HZ).max(1),
         }

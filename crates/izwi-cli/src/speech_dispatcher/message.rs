@@ -35,7 +35,15 @@ pub(super) enum Cue {
     Capital,
 }
 
-/// What is to be spoken.
+/// Bytes of markup after which a part ends with its sentence, so that speech begins early, after which with a word, and after
+/// which anywhere: a server takes no long text.
+const SENTENCE_BYTES: usize = 400;
+const WORD_BYTES: usize = 2_000;
+const MAX_BYTES: usize = 3_000;
+/// Bytes of markup in which the next word of a server is looked for.
+const WINDOW_BYTES: usize = 16 << 10;
+
+/// A part of a message, which is spoken by one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Utterance {
     /// SSML; empty if there are no words.
@@ -45,8 +53,8 @@ pub(super) struct Utterance {
 }
 
 impl Utterance {
-    /// Reads a message.
-    pub(super) fn of(kind: Kind, text: &str, parameters: &Parameters) -> Self {
+    /// Reads a message: one part or more.
+    pub(super) fn parts(kind: Kind, text: &str, parameters: &Parameters) -> Vec<Self> {
         let mut builder = Builder::new(parameters);
         match kind {
             Kind::Text => builder.text(text),
@@ -69,7 +77,8 @@ impl Utterance {
 }
 
 fn find(markup: &str, word: &str, from: usize) -> Option<Range<usize>> {
-    let start = from + markup.get(from..)?.find(word)?;
+    let window = markup.get(from..markup.floor_char_boundary(from + WINDOW_BYTES))?;
+    let start = from + window.find(word)?;
     Some(start..start + word.len())
 }
 
@@ -89,17 +98,36 @@ struct Builder<'a> {
     cues: Vec<(usize, Cue)>,
     /// Whether there is a word.
     has_words: bool,
+    /// Whether the last character ends a sentence.
+    is_ended: bool,
+    /// The elements that are open: their names and tags.
+    open: Vec<(String, String)>,
+    /// The parts before.
+    parts: Vec<Utterance>,
 }
 
 impl<'a> Builder<'a> {
     fn new(parameters: &'a Parameters) -> Self {
-        Self { parameters, markup: OPEN.to_owned(), cues: Vec::new(), has_words: false }
+        let (cues, open, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { parameters, markup: OPEN.to_owned(), cues, has_words: false, is_ended: false, open, parts }
     }
 
-    fn finish(mut self) -> Utterance {
+    fn finish(mut self) -> Vec<Utterance> {
+        self.cut();
+        self.parts
+    }
+
+    /// Ends a part; elements that are open go on in the next one.
+    fn cut(&mut self) {
+        for (name, _) in self.open.iter().rev() {
+            let _ = write!(self.markup, "</{name}>");
+        }
         self.markup.push_str(CLOSE);
-        let markup = if self.has_words { self.markup } else { String::new() };
-        Utterance { markup, cues: self.cues }
+        let tags: String = self.open.iter().map(|(_, tag)| tag.as_str()).collect();
+        let markup = std::mem::replace(&mut self.markup, format!("{OPEN}{tags}"));
+        let markup = if self.has_words { markup } else { String::new() };
+        self.parts.push(Utterance { markup, cues: std::mem::take(&mut self.cues) });
+        self.has_words = false;
     }
 
     /// A text, which is a document of SSML or plain. What is no document in spite of its beginning is read as text.
@@ -137,17 +165,20 @@ impl<'a> Builder<'a> {
         let Some((_, is_verbatim)) = KEPT.iter().find(|(kept, _)| *kept == name) else {
             return self.children(node, depth + 1);
         };
-        let _ = write!(self.markup, "<{name}");
+        let mut tag = format!("<{name}");
         for attribute in node.attributes() {
-            let _ = write!(self.markup, " {}=\"{}\"", attribute.name(), escaped(attribute.value()));
+            let _ = write!(tag, " {}=\"{}\"", attribute.name(), escaped(attribute.value()));
         }
-        self.markup.push('>');
+        tag.push('>');
+        self.markup.push_str(&tag);
         if *is_verbatim {
             let text: String =
                 node.descendants().filter(Node::is_text).filter_map(|text| text.text()).collect();
             self.plain(&text);
         } else {
+            self.open.push((name.to_owned(), tag));
             self.children(node, depth + 1);
+            self.open.pop();
         }
         let _ = write!(self.markup, "</{name}>");
     }
@@ -169,6 +200,12 @@ impl<'a> Builder<'a> {
         }
         let mut is_within = false;
         for (at, character) in text.char_indices() {
+            let bytes = self.markup.len();
+            let is_due = bytes > WORD_BYTES || (self.is_ended && bytes > SENTENCE_BYTES);
+            if bytes > MAX_BYTES || (is_due && character.is_whitespace()) {
+                self.cut();
+            }
+            self.is_ended = matches!(character, '.' | '!' | '?' | '…' | '\n');
             let begins = character.is_alphanumeric() && !is_within;
             is_within = character.is_alphanumeric() || (is_within && matches!(character, '\'' | '’'));
             if begins {
@@ -202,7 +239,9 @@ impl<'a> Builder<'a> {
     /// The names of characters.
     fn spell(&mut self, text: &str) {
         for (count, character) in text.chars().enumerate() {
-            if count > 0 {
+            if self.markup.len() > WORD_BYTES {
+                self.cut();
+            } else if count > 0 {
                 self.plain(", ");
             }
             self.character(character);
@@ -285,8 +324,14 @@ mod tests {
         parameters
     }
 
+    /// The only part.
+    fn of(kind: Kind, text: &str, parameters: &Parameters) -> Utterance {
+        let [part] = Utterance::parts(kind, text, parameters).try_into().unwrap();
+        part
+    }
+
     fn spoken(kind: Kind, text: &str, lines: &str) -> String {
-        let markup = Utterance::of(kind, text, &parameters(lines)).markup;
+        let markup = of(kind, text, &parameters(lines)).markup;
         let inner = markup.replace(OPEN, "").replace(CLOSE, "");
         // Shorter for the tests.
         inner.replace("<say-as interpret-as=\"characters\">", "{").replace("</say-as>", "}")
@@ -294,6 +339,7 @@ mod tests {
 
     #[test]
     fn texts_are_passed_on_without_effect() {
+        assert_eq!(super::tests::of(Kind::Text, "<speak> \n</speak>", &Parameters::default()).markup, "");
         let of = |text| spoken(Kind::Text, text, "");
         assert_eq!(of("<speak>a &lt;b&gt; &amp; c</speak>"), "a &lt;b&gt; &amp; c");
         assert_eq!(of("a <b> [pause 9s] {x|/y/}"), "a &lt;b&gt; &#91;pause 9s] &#123;x|/y/}");
@@ -305,7 +351,6 @@ mod tests {
             of("<speak>a<break time='1s'/><sub alias=\"x\">y</sub> <emphasis>b</emphasis></speak>"),
             "a<break time=\"1s\"></break><sub alias=\"x\">y</sub> b"
         );
-        assert_eq!(Utterance::of(Kind::Text, "<speak> \n</speak>", &Parameters::default()).markup, "");
     }
 
     #[test]
@@ -324,7 +369,7 @@ mod tests {
     fn capitals_are_told() {
         let text = "<speak>The NATO's end</speak>";
         assert_eq!(spoken(Kind::Text, text, "cap_let_recogn=spell"), "capital The all caps NATO's end");
-        let icons = Utterance::of(Kind::Text, text, &parameters("cap_let_recogn=icon"));
+        let icons = of(Kind::Text, text, &parameters("cap_let_recogn=icon"));
         let at = |word: &str| icons.markup.find(word).unwrap();
         assert_eq!(icons.cues, [(at("The"), Cue::Capital), (at("NATO"), Cue::Capital)]);
     }
@@ -349,7 +394,7 @@ mod tests {
     #[test]
     fn cues_are_due_at_their_words() {
         let text = "<speak><mark name=\"a\"/>One.<mark name=\"b\"/> Two <mark name=\"c\"/>three.<mark name=\"d\"/></speak>";
-        let utterance = Utterance::of(Kind::Text, text, &Parameters::default());
+        let utterance = of(Kind::Text, text, &Parameters::default());
         let (mut told, mut from, mut seen) = (0, 0, Vec::new());
         // Words come with the tags around them.
         for word in ["<speak>One.", "Two", "three.</speak>"] {
@@ -362,6 +407,29 @@ mod tests {
         assert_eq!(utterance.due("four", 0, 0), None);
     }
 
+    #[test]
+    fn long_messages_are_parted_between_sentences_or_words() {
+        let words = |sentence: &str| {
+            let text = format!("<speak><prosody rate=\"90%\">{}</prosody></speak>", sentence.repeat(100));
+            let parts = Utterance::parts(Kind::Text, &text, &Parameters::default());
+            assert!(parts.len() > 2, "{}", parts.len());
+            for part in &parts {
+                assert!(Document::parse(&part.markup).is_ok() && part.markup.len() < WORD_BYTES + 100);
+                assert!(part.markup.starts_with("<speak><prosody rate=\"90%\">"), "{}", part.markup);
+            }
+            parts.iter().map(|part| part.markup.matches("rain").count()).sum::<usize>()
+        };
+        assert_eq!(words("The rain has <mark name=\"m\"/>stopped. "), 100);
+        for lines in ["spelling_mode=on", "spelling_mode=off"] {
+            let parts = Utterance::parts(Kind::Text, &"<x>".repeat(4_000), &parameters(lines));
+            assert!(
+                parts.len() > 5 && parts.iter().all(|part| part.markup.len() < MAX_BYTES + 100),
+                "{lines}"
+            );
+        }
+        assert_eq!(words("the rain that falls and falls on hills of stone and on the fields of green "), 100);
+    }
+
     proptest! {
         #[test]
         fn any_message_gives_a_document(text in ".{0,80}", speak in any::<bool>(), mode in 0usize..4, icon in any::<bool>()) {
@@ -369,10 +437,11 @@ mod tests {
             let lines = format!("punctuation_mode={mode} cap_let_recogn={}", if icon { "icon" } else { "spell" });
             let text = if speak { format!("<speak>{text}</speak>") } else { text };
             for kind in [Kind::Text, Kind::Char, Kind::Key, Kind::SoundIcon] {
-                let utterance = Utterance::of(kind, &text, &parameters(&lines));
+                for utterance in Utterance::parts(kind, &text, &parameters(&lines)) {
                 prop_assert!(utterance.markup.is_empty() || Document::parse(&utterance.markup).is_ok());
                 let ends = utterance.cues.iter().all(|(at, _)| utterance.markup.is_empty() || utterance.markup.is_char_boundary(*at));
                 prop_assert!(ends);
+                }
             }
         }
     }

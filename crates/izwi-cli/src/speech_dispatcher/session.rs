@@ -225,7 +225,7 @@ impl Session {
             speaker: Arc::clone(&self.speaker),
             output: Arc::clone(&self.output),
             wanted: receiver,
-            utterance: Utterance::of(kind, text, &self.parameters),
+            parts: Utterance::parts(kind, text, &self.parameters),
             parameters: self.parameters.clone(),
         };
         self.current = Some(Current { wanted, task: tokio::spawn(speech.run()) });

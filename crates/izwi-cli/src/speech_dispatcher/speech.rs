@@ -59,7 +59,7 @@ pub(super) struct Speech {
     pub(super) speaker: Arc<Speaker>,
     pub(super) output: Arc<Output>,
     pub(super) wanted: watch::Receiver<Wanted>,
-    pub(super) utterance: Utterance,
+    pub(super) parts: Vec<Utterance>,
     pub(super) parameters: Parameters,
 }
 
@@ -68,7 +68,7 @@ impl Speech {
     ///
     /// # Errors
     /// Speech Dispatcher has closed the pipe.
-    pub(super) async fn run(mut self) -> io::Result<()> {
+    pub(super) async fn run(self) -> io::Result<()> {
         self.output.send(&Event::Begin).await?;
         let ended = self.speak().await.unwrap_or_else(|error| {
             tracing::warn!("a message is not spoken: {error:#}");
@@ -82,11 +82,21 @@ impl Speech {
         self.output.send(&event).await
     }
 
-    async fn speak(&mut self) -> Result<Ended> {
+    async fn speak(&self) -> Result<Ended> {
+        for part in &self.parts {
+            let ended = self.speak_part(part).await?;
+            if ended != Ended::Complete {
+                return Ok(ended);
+            }
+        }
+        Ok(Ended::Complete)
+    }
+
+    async fn speak_part(&self, part: &Utterance) -> Result<Ended> {
         let mut wanted = self.wanted.clone();
-        let mut telling = Telling::of(self);
-        if !self.utterance.markup.is_empty() {
-            let asked = self.speaker.speak(&self.utterance.markup, &self.parameters);
+        let mut telling = Telling::of(self, part);
+        if !part.markup.is_empty() {
+            let asked = self.speaker.speak(&part.markup, &self.parameters);
             let answer = tokio::select! {
                 biased;
                 () = silence(&mut wanted) => return Ok(Ended::Stopped),
@@ -105,7 +115,7 @@ impl Speech {
                 };
                 let samples = match heard {
                     Heard::Word { text, start_ms } => {
-                        if let Some((due, end)) = self.utterance.due(&text, words_end, telling.planned) {
+                        if let Some((due, end)) = part.due(&text, words_end, telling.planned) {
                             words_end = end;
                             telling.plan(start_ms * u64::from(rate_hz) / 1_000, due);
                         }
@@ -127,14 +137,15 @@ impl Speech {
                 return Ok(ended);
             }
         }
-        Ok(telling.tell(self.utterance.cues.len(), None).await?.unwrap_or(Ended::Complete))
+        Ok(telling.tell(part.cues.len(), None).await?.unwrap_or(Ended::Complete))
     }
 }
 
-/// What has been told of a message, and what is due when.
+/// What has been told of a part, and what is due when.
 #[derive(Debug)]
 struct Telling<'a> {
     speech: &'a Speech,
+    part: &'a Utterance,
     /// Samples that were sent, without those of cues.
     sent: u64,
     /// Cues that were told, and those whose time is known.
@@ -145,8 +156,8 @@ struct Telling<'a> {
 }
 
 impl<'a> Telling<'a> {
-    fn of(speech: &'a Speech) -> Self {
-        Self { speech, sent: 0, told: 0, planned: 0, due: VecDeque::new() }
+    fn of(speech: &'a Speech, part: &'a Utterance) -> Self {
+        Self { speech, part, sent: 0, told: 0, planned: 0, due: VecDeque::new() }
     }
 
     fn plan(&mut self, sample: u64, count: usize) {
@@ -183,7 +194,7 @@ impl<'a> Telling<'a> {
     /// Tells the cues before `upto`; a pause that is wanted begins after a mark for it.
     async fn tell(&mut self, upto: usize, sound: Option<&Sound>) -> io::Result<Option<Ended>> {
         let speech = self.speech;
-        for (_, cue) in &speech.utterance.cues[self.told..upto.max(self.told)] {
+        for (_, cue) in &self.part.cues[self.told..upto.max(self.told)] {
             if self.is_stopped() {
                 return Ok(Some(Ended::Stopped));
             }
