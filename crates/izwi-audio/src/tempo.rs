@@ -58,7 +58,10 @@ impl Tempo {
         }
         self.source.extend_from_slice(samples);
         let before = out.len();
-        while self.ideal() + self.tolerance + 2 * self.hop <= self.start + self.source.len() {
+        let due = (self.pushed as f64 / self.speed) as usize;
+        while (self.frames + 1) * self.hop <= due
+            && self.ideal() + self.tolerance + 2 * self.hop <= self.start + self.source.len()
+        {
             self.frame(out);
         }
         self.sent += out.len() - before;

@@ -222,7 +222,8 @@ fn without_line(text: &str) -> Option<String> {
     Some(format!("{before}{after}"))
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
 

@@ -40,6 +40,8 @@ pub(super) enum Cue {
 const SENTENCE_BYTES: usize = 400;
 const WORD_BYTES: usize = 2_000;
 const MAX_BYTES: usize = 3_000;
+/// A longer word is none, and takes models long.
+const WORD_CHARS: usize = 40;
 /// Bytes of markup in which the next word of a server is looked for.
 const WINDOW_BYTES: usize = 16 << 10;
 
@@ -198,12 +200,17 @@ impl<'a> Builder<'a> {
         if self.parameters.spells {
             return self.spell(text.trim());
         }
-        let mut is_within = false;
+        let (mut is_within, mut run) = (false, 0);
         for (at, character) in text.char_indices() {
             let bytes = self.markup.len();
             let is_due = bytes > WORD_BYTES || (self.is_ended && bytes > SENTENCE_BYTES);
             if bytes > MAX_BYTES || (is_due && character.is_whitespace()) {
                 self.cut();
+            }
+            run = if character.is_alphanumeric() { run + 1 } else { 0 };
+            if run > WORD_CHARS {
+                self.plain(" ");
+                run = 1;
             }
             self.is_ended = matches!(character, '.' | '!' | '?' | '…' | '\n');
             let begins = character.is_alphanumeric() && !is_within;
