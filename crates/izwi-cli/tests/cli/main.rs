@@ -28,7 +28,6 @@ mod service;
 mod sound;
 #[cfg(unix)]
 mod speaking;
-#[cfg(target_os = "linux")]
 mod speech_dispatcher;
 #[cfg(target_os = "linux")]
 mod systemd;

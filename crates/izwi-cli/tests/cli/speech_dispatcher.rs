@@ -1,5 +1,7 @@
 //! The output module of Speech Dispatcher, driven over its pipes and by Debian's Speech Dispatcher itself.
 
+#![cfg(target_os = "linux")]
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -210,7 +212,7 @@ fn a_module_without_a_model_says_how_to_get_one() {
     child.stdin.take().unwrap().write_all(b"hello\nINIT\n").unwrap();
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.starts_with("300 ERR UNKNOWN COMMAND\n399-") && told.contains("izwi pull hibari"), "{told}");
+    assert!(told.starts_with("300 ERR UNKNOWN COMMAND\n399-") && told.contains("izwi pull "), "{told}");
     assert!(told.ends_with("399 ERR CANT INIT MODULE\n"), "{told}");
 }
 
