@@ -10,6 +10,7 @@ pub mod pcm;
 pub mod pcm_input;
 pub mod resample;
 pub mod stretch;
+pub mod tempo;
 pub mod vad;
 
 pub use encode::wav;

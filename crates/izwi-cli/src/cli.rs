@@ -13,8 +13,13 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
+<<<<<<< HEAD
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
     open, plan, pull, read, rm, say, serve, service, speakers, status, transcribe, voices,
+=======
+    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, mcp, open,
+    plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status, transcribe, voices,
+>>>>>>> sd
 };
 use crate::failure;
 use crate::help;
@@ -22,7 +27,7 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 18] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 19] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("read", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
@@ -32,6 +37,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 18] = [
     ("chat", Chosen::Sections(&[Section::Engine])),
     ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
     ("mcp", Chosen::Sections(&[Section::Engine])),
+    ("speech-dispatcher", Chosen::Sections(&[Section::Engine])),
     ("status", Chosen::Names(&["host", "port"])),
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
@@ -78,6 +84,7 @@ enum Command {
     Chat(chat::Args),
     Serve(serve::Args),
     Mcp(mcp::Args),
+    SpeechDispatcher(speech_dispatcher::Args),
     Service(service::Args),
     Status(status::Args),
     Logs(logs::Args),
@@ -133,6 +140,7 @@ fn for_one(command: clap::Command) -> clap::Command {
 /// The command failed.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode> {
     let mut arguments: Vec<OsString> = arguments.collect();
+    speech_dispatcher::name_command(&mut arguments);
     let shown = match help::take_help_all(&mut arguments) {
         true => help::in_full(definition()),
         false => definition(),
@@ -168,6 +176,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
         Command::Mcp(args) => mcp::run(&args, &settings()?),
+        Command::SpeechDispatcher(args) => speech_dispatcher::run(&args, &settings()?),
         Command::Service(args) => service::run(&args, config.as_deref(), settings),
         Command::Status(args) => status::run(&args, &settings()?),
         Command::Logs(args) => logs::run(&args),

@@ -30,6 +30,7 @@ mod settings;
 mod sink;
 mod sound;
 mod speaking;
+mod speech_dispatcher;
 mod speech_options;
 mod synthesis;
 mod transcription;

@@ -3,6 +3,7 @@
 //! Sessions over sound have one implementation, the server's: a command starts it on a port of this machine that only it can use.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_core::engine::{Engine, RequestId};
@@ -13,7 +14,13 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-use crate::failure;
+use crate::running_server::RunningServer;
+use crate::served::Served;
+use crate::settings::Resolved;
+use crate::{engine, failure, models};
+
+/// How long a request may wait for a model that is pulled or loaded in this process; its client cancels it before.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -39,6 +46,34 @@ impl Place {
             ));
         }
         Ok(Self { url: url.to_owned(), key })
+    }
+
+    /// The server on the configured host and port, if one runs there.
+    pub(crate) fn running(resolved: &Resolved) -> Option<Self> {
+        let server = &resolved.settings.server;
+        let running = RunningServer::at(server).and_then(|server| server.report().map(|_| server.url));
+        Self::of(&running.ok()?, server.config.api_key.clone()).ok()
+    }
+
+    /// Starts a server of the configured and installed models in this process. They load when they are first used.
+    ///
+    /// # Errors
+    /// As [`Self::serve`], or the settings name a model that does not exist.
+    pub(crate) async fn of_models(resolved: &Resolved, may_pull: bool) -> Result<Self> {
+        let settings = &resolved.settings;
+        let config = engine::config(resolved);
+        engine::start_threads(config.num_threads);
+        let store = models::open(settings)?;
+        let registry_config =
+            RegistryConfig { load_timeout: LOAD_TIMEOUT, ..settings.server.registry(config.model.clone()) };
+        let served = Served::new(settings, registry_config, config, &store, may_pull)?;
+        let config = ServerConfig {
+            voices: Some(store.voices().clone()),
+            vad_weights: Some(store.vad_weights()),
+            store: Some(store),
+            ..settings.server.config.clone()
+        };
+        Self::serve(served.into_registry(), config).await
     }
 
     /// Starts a server of `engine`, and of a turn model, in this process.

@@ -30,6 +30,7 @@ mod node;
 mod packaging;
 mod process;
 mod ray;
+mod speech_dispatcher;
 mod steps;
 mod suite;
 mod targets;

@@ -12,7 +12,6 @@ use base64::engine::general_purpose::STANDARD;
 use futures::{SinkExt as _, StreamExt as _};
 use izwi_audio::encode::Format;
 use izwi_dialects::mcp::tools::{self, Call, Hearing, LISTS, MAX_REFUSAL_BYTES, Speech, TextArgument};
-use izwi_server::{RegistryConfig, ServerConfig};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, JsonObject, ListToolsResult,
     PaginatedRequestParams,
@@ -29,16 +28,12 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::audio_file::AudioFile;
 use crate::interrupt::Interrupt;
 use crate::pending_file::is_special;
-use crate::running_server::RunningServer;
-use crate::served::Served;
 use crate::settings::Resolved;
 use crate::sink::{self, Target};
 use crate::sound::{Microphone, Player};
 use crate::web_socket::Place;
-use crate::{engine, failure, input, logging, models, output};
+use crate::{engine, failure, input, logging, output};
 
-/// How long a request may wait for a model that is pulled or loaded; its client cancels it before.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// Seconds of `listen_once` at most, and where none are given.
 const MAX_SECONDS: u64 = 600;
 const SECONDS: u64 = 60;
@@ -102,29 +97,14 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
 
 /// The server that the tools ask.
 async fn place(args: &Args, resolved: &Resolved) -> Result<Place> {
-    let settings = &resolved.settings;
-    let key = settings.server.config.api_key.clone();
     if let Some(url) = &args.server {
-        return Place::of(url, key);
+        return Place::of(url, resolved.settings.server.config.api_key.clone());
     }
-    let running = RunningServer::at(&settings.server).and_then(|server| server.report().map(|_| server.url));
-    if let Ok(url) = running {
-        output::status(&format!("izwi mcp uses the server on {url}"));
-        return Place::of(&url, key);
+    if let Some(place) = Place::running(resolved) {
+        output::status(&format!("izwi mcp uses the server on {}", place.url("")));
+        return Ok(place);
     }
-    let config = engine::config(resolved);
-    engine::start_threads(config.num_threads);
-    let store = models::open(settings)?;
-    let registry_config =
-        RegistryConfig { load_timeout: LOAD_TIMEOUT, ..settings.server.registry(config.model.clone()) };
-    let served = Served::new(settings, registry_config, config, &store, !args.no_pull)?;
-    let config = ServerConfig {
-        voices: Some(store.voices().clone()),
-        vad_weights: Some(store.vad_weights()),
-        store: Some(store),
-        ..settings.server.config.clone()
-    };
-    Place::serve(served.into_registry(), config).await
+    Place::of_models(resolved, !args.no_pull).await
 }
 
 /// Arguments of `listen_once`.

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
 use crate::failure::Failure;
+use crate::service::speech_dispatcher::{Change, Places};
 use crate::service::{self, Definition, Installed, ServiceFile, UnitState};
 use crate::settings::process::{self, FilePath};
 use crate::settings::{Origin, Resolved, ServerSettings};
@@ -29,7 +30,11 @@ pub(crate) struct Args {
 enum ServiceCommand {
     Install(Install),
     /// Stop the service and remove it; models, voices and settings stay
-    Uninstall,
+    Uninstall {
+        /// Remove the module for screen readers instead; the service stays
+        #[arg(long)]
+        speech_dispatcher: bool,
+    },
     /// Show the state of the service; the exit code is 1 unless it runs or waits for connections
     Status {
         /// Print as JSON
@@ -54,7 +59,11 @@ struct Install {
     #[arg(long)]
     socket_activation: bool,
 
-    /// Replace an installed service with other contents
+    /// Install the module of Speech Dispatcher for screen readers instead (Linux); it speaks with or without the service
+    #[arg(long, conflicts_with = "socket_activation")]
+    speech_dispatcher: bool,
+
+    /// Replace an installed service, or module, with other contents
     #[arg(long)]
     force: bool,
 }
@@ -65,8 +74,10 @@ pub(crate) fn run(
     settings: impl FnOnce() -> Result<Resolved>,
 ) -> Result<()> {
     match &args.command {
+        ServiceCommand::Install(install) if install.speech_dispatcher => install.module(),
         ServiceCommand::Install(install) => install.run(config, &settings()?),
-        ServiceCommand::Uninstall => uninstall(),
+        ServiceCommand::Uninstall { speech_dispatcher: true } => uninstall_module(),
+        ServiceCommand::Uninstall { speech_dispatcher: false } => uninstall(),
         ServiceCommand::Status { json } => status(*json),
         ServiceCommand::Restart => restart(),
     }
@@ -100,6 +111,25 @@ impl Install {
         }
         output::status(&format!("{what}: {}", address::url(address)));
         output::status(manager.note());
+        Ok(())
+    }
+
+    /// Installs the module of Speech Dispatcher.
+    fn module(&self) -> Result<()> {
+        let program = std::env::current_exe().context("the path of this program is unknown")?;
+        let changes = Places::of_user()?.installation(&program, self.force)?;
+        if self.print {
+            return print_changes(&changes);
+        }
+        apply(&changes)?;
+        let what = if changes.is_empty() { "is installed already, and unchanged" } else { "is installed" };
+        output::status(&format!(
+            "the module izwi of Speech Dispatcher {what}; `izwi service uninstall --speech-dispatcher` removes it"
+        ));
+        output::status(
+            "Speech Dispatcher finds it at its next start, such as the next login: choose izwi as the synthesiser of \
+             your screen reader, or try `spd-say -o izwi hello`",
+        );
         Ok(())
     }
 
@@ -183,6 +213,21 @@ fn uninstall() -> Result<()> {
     }
     output::status("the service is stopped and removed; models, voices and settings stay");
     Ok(())
+}
+
+fn uninstall_module() -> Result<()> {
+    apply(&Places::of_user()?.removal()?)?;
+    output::status("the module izwi of Speech Dispatcher is removed; it ends with Speech Dispatcher");
+    Ok(())
+}
+
+fn apply(changes: &[Change]) -> Result<()> {
+    changes.iter().try_for_each(Change::apply)?;
+    print_changes(changes)
+}
+
+fn print_changes(changes: &[Change]) -> Result<()> {
+    changes.iter().try_for_each(|change| output::print(&format!("{change}\n")))
 }
 
 fn status(json: bool) -> Result<()> {

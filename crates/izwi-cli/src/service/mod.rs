@@ -4,6 +4,7 @@
 
 pub(crate) mod activation;
 mod launchd;
+pub(crate) mod speech_dispatcher;
 mod systemd;
 mod tool;
 

@@ -28,6 +28,7 @@ mod service;
 mod sound;
 #[cfg(unix)]
 mod speaking;
+mod speech_dispatcher;
 #[cfg(target_os = "linux")]
 mod systemd;
 mod voices;
