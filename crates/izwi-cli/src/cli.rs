@@ -13,13 +13,8 @@ use izwi_types::excerpt;
 
 use crate::build_info::VERSION;
 use crate::commands::{
-<<<<<<< HEAD
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
-    open, plan, pull, read, rm, say, serve, service, speakers, status, transcribe, voices,
-=======
-    align, bench, chat, completions, config, diarize, dictate, docs, doctor, list, logs, man, mcp, open,
-    plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status, transcribe, voices,
->>>>>>> sd
+    open, plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
