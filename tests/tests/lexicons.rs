@@ -83,12 +83,12 @@ async fn sounds_that_a_model_does_not_take_are_respelled_and_told() -> Result<()
 #[tokio::test(flavor = "multi_thread")]
 async fn text_that_arrives_is_said_by_lexicons_as_the_whole() -> Result<()> {
     let (server, _home) = server("lexicon-live").await?;
-    save(&server, "live", "New York Times = the paper\nnew = old", json!({"always": true})).await?;
+    save(&server, "live", "New York Times = the paper\nnew = old", json!({})).await?;
     let text = "The new one, the New York Times and New Yo";
-    let (whole, _) = said(&server, text, json!({})).await?;
+    let (whole, _) = said(&server, text, json!({"lexicons": ["live"]})).await?;
     assert_eq!(whole, "The old one, the the paper and old Yo".len());
     let mut session = server.session().await?;
-    session.send(json!({"type": "session.config"})).await?;
+    session.send(json!({"type": "session.config", "lexicons": ["live"]})).await?;
     session.expect("session.created").await?;
     session.send(json!({"type": "input.text", "text": "The "})).await?;
     let utterance = Utterance { start: session.expect("audio.start").await?, ..Default::default() };

@@ -23,6 +23,8 @@ const END: &str = "# izwi ends\n";
 /// Where the module is installed.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
+    /// The folder of the user's data: Speech Dispatcher looks for modules next to it, and only if it exists.
+    pub(crate) data: PathBuf,
     /// The link.
     pub(crate) module: PathBuf,
     /// The configuration of the user and that of the system.
@@ -33,6 +35,10 @@ pub(crate) struct Places {
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
+    /// An empty folder.
+    Folder {
+        path: PathBuf,
+    },
     /// A link to the program.
     Link {
         path: PathBuf,
@@ -60,6 +66,7 @@ impl Places {
         let data = folders.data_dir();
         let libexec = data.parent().unwrap_or(data).join("libexec");
         Ok(Self {
+            data: data.to_path_buf(),
             module: libexec.join("speech-dispatcher-modules").join(MODULE),
             user: folders.config_dir().join("speech-dispatcher/speechd.conf"),
             system: SYSTEM_CONFIGURATION.into(),
@@ -72,6 +79,9 @@ impl Places {
     /// Another module has the name, or a configuration cannot be read or changed.
     pub(crate) fn installation(&self, program: &Path, force: bool) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
+        if !self.data.is_dir() {
+            changes.push(Change::Folder { path: self.data.clone() });
+        }
         if fs::read_link(&self.module).ok().as_deref() != Some(program) {
             let is_free = fs::symlink_metadata(&self.module).is_err();
             if !is_free && !force {
@@ -131,6 +141,9 @@ impl Change {
     /// The system refuses.
     pub(crate) fn apply(&self) -> Result<()> {
         match self {
+            Self::Folder { path } => {
+                fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
+            }
             Self::Link { path, program } => {
                 link(program, path).with_context(|| format!("cannot make the link {}", path.display()))
             }
@@ -146,6 +159,7 @@ impl Change {
 impl std::fmt::Display for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Folder { path } => write!(f, "make {}", path.display()),
             Self::Link { path, program } => write!(f, "link {} -> {}", path.display(), program.display()),
             Self::Write { path, .. } => write!(f, "write {}", path.display()),
             Self::Remove { path } => write!(f, "remove {}", path.display()),
@@ -229,6 +243,7 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         Places {
+            data: folder.join("share"),
             module: folder.join("libexec/modules").join(MODULE),
             user: folder.join("config/speechd.conf"),
             system: folder.join("system.conf"),
@@ -248,7 +263,8 @@ mod tests {
         fs::write(&places.system, "LogLevel 3\n#AddModule \"x\" \"y\"\n").unwrap();
         let program = Path::new("/opt/izwi");
         let changes = places.installation(program, false).unwrap();
-        assert_eq!(changes, [Change::Link { path: places.module.clone(), program: program.into() }]);
+        let link = Change::Link { path: places.module.clone(), program: program.into() };
+        assert_eq!(changes, [Change::Folder { path: places.data.clone() }, link]);
         apply(&changes);
         assert_eq!(fs::read_link(&places.module).unwrap(), program);
         assert!(places.installation(program, false).unwrap().is_empty());

@@ -25,7 +25,7 @@ pub(crate) struct ConfigFields {
     pub(crate) first_chunk_ms: Option<u64>,
     pub(crate) input_sample_rate: Option<u32>,
     pub(crate) priority: Option<String>,
-    /// Of these, `language`, `speed` and `non_streaming_mode` have no effect.
+    /// Of these, `language`, `speed`, `lexicons` and `non_streaming_mode` have no effect.
     #[serde(skip)]
     pub(crate) options: SpeechOptions,
 }

@@ -210,11 +210,16 @@ fn the_page_has_every_message_of_live_transcriptions() {
 /// Members that the page names as left out are accepted, since sessions share their options, and have no effect.
 #[test]
 fn the_page_lists_what_a_conversation_ignores() {
-    let listed = PAGE.split("without `voice`, `language`, `speed` and\n`non_streaming_mode`").count();
+    let listed =
+        PAGE.split("without `voice`, `language`, `speed`, `lexicons` and\n`non_streaming_mode`").count();
     assert_eq!(listed, 2);
-    for members in
-        [r#""voice": "heart""#, r#""language": "en""#, r#""speed": 2.0"#, r#""non_streaming_mode": true"#]
-    {
+    for members in [
+        r#""voice": "heart""#,
+        r#""language": "en""#,
+        r#""speed": 2.0"#,
+        r#""lexicons": ["a"]"#,
+        r#""non_streaming_mode": true"#,
+    ] {
         let frame = format!(r#"{{"type": "session.config", {members}}}"#);
         assert!(Chat::parse(ClientMessage::Text(frame.clone().into())).is_ok(), "{frame}");
     }

@@ -80,6 +80,7 @@ pages! {
     samples: "docs/samples.md" => [];
     reading_page: "docs/reading.md" => ["1 of 9 paragraphs spoken", "LUFS"];
     realtime: "docs/realtime.md" => ["my fellow Americans"];
+    screen_readers: "docs/screen-readers.md" => [];
     server: "docs/server.md" => ["hibari", "4800 samples"];
     service: "docs/service.md" => [];
     sillytavern: "docs/sillytavern.md" => ["ell met"];

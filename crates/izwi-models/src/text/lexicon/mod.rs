@@ -355,6 +355,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::text::english::EnglishFrontEnd;
+    use crate::text::front_end::FrontEnd as _;
+    use crate::text::phonemes::{Accent, LetterNames};
+    use crate::text::ssml::{Abilities, Script};
 
     fn lexicons(tables: &[&str]) -> Lexicons {
         let indexed = tables.iter().map(|table| Arc::new(LexiconIndex::new(&read(table).unwrap()).unwrap()));
@@ -417,6 +421,30 @@ mod tests {
                 && !index("en").is_for(None)
         );
         assert!(LexiconIndex::default().is_for(None));
+    }
+
+    /// The phonemes are those that a network of misaki's alphabet gets.
+    #[test]
+    fn a_hundred_brands_are_heard_as_given_and_nothing_else_changes() {
+        let brands = read(include_str!("brands.txt")).unwrap();
+        assert!(brands.entries.len() >= 100);
+        let index = Lexicons::from(vec![Arc::new(LexiconIndex::new(&brands).unwrap())]);
+        let abilities = Abilities { parts: true, rates: true, phonemes: true, english: true };
+        let front_end = EnglishFrontEnd::new(Box::new(LetterNames)).unwrap();
+        for entry in &brands.entries {
+            let sentence = |name: &str| format!("They sold {name}, and nobody else did.");
+            let script = Script::read(&sentence(&entry.word), abilities, &index);
+            let part = &script.parts[0];
+            let mut sentences = front_end.sentences(&part.text);
+            ipa::substitute(&mut sentences, &part.sounds, |sounds| front_end.own_symbols(sounds));
+            let heard =
+                sentences.iter().map(|sentence| sentence.phonemes.as_str()).collect::<Vec<_>>().join(" ");
+            let given = ipa::english(&ipa::misaki(entry.ipa.as_ref().unwrap()).unwrap(), Accent::American);
+            let around = front_end.sentences(&sentence("it"))[0].phonemes.clone();
+            let (before, after) = around.split_once("ɪt,").unwrap();
+            assert_eq!(heard, format!("{before}{given},{after}"), "{}", entry.word);
+            assert!(script.told.is_empty());
+        }
     }
 
     #[test]
