@@ -21,7 +21,8 @@ options = parser.parse_args()
 
 rows = [line.split("\t") for line in TABLE.read_text().splitlines()]
 rows = [row for row in rows if row[2] != "script"][:: options.every]
-work = Path(tempfile.mkdtemp())
+folder = tempfile.TemporaryDirectory()
+work = Path(folder.name)
 paths = [work / f"{at:04}.wav" for at in range(len(rows))]
 
 

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use serde::Deserialize;
+use sse_stream::{Sse, SseByteStream};
 use tokio::sync::watch;
 
 use super::message::{Cue, Utterance};
@@ -16,8 +20,8 @@ use super::protocol::{Event, MAX_EVENT_SAMPLES, Output};
 use super::sound::Sound;
 use super::speaker::Speaker;
 
-/// A longer event of the server is no audio.
-const MAX_EVENT_BYTES: usize = 8 << 20;
+/// The most bytes of an answer: about a quarter of an hour of speech.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// What the marks begin with that Speech Dispatcher sets, at which a text can be paused.
 const PAUSE_MARK: &str = "__spd_";
 
@@ -41,7 +45,7 @@ enum Ended {
 /// An event of the server.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type")]
-enum Heard {
+enum ServerEvent {
     #[serde(rename = "speech.audio.word")]
     Word { text: String, start_ms: u64 },
     #[serde(rename = "speech.audio.delta")]
@@ -94,7 +98,7 @@ impl Speech {
 
     async fn speak_part(&self, part: &Utterance) -> Result<Ended> {
         let mut wanted = self.wanted.clone();
-        let mut telling = Telling::of(self, part);
+        let mut playback = Playback::of(self, part);
         if !part.markup.is_empty() {
             let asked = self.speaker.speak(&part.markup, &self.parameters);
             let answer = tokio::select! {
@@ -105,45 +109,45 @@ impl Speech {
             let rate_hz =
                 izwi_dialects::mcp::tools::sample_rate_hz(answer.headers()).map_err(anyhow::Error::msg)?;
             let mut sound = Sound::new(rate_hz, &self.parameters)?;
-            let mut events = Events { answer, bytes: Vec::new() };
+            let mut events = events(answer);
             let mut words_end = 0;
             loop {
-                let heard = tokio::select! {
+                let event = tokio::select! {
                     biased;
                     () = silence(&mut wanted) => return Ok(Ended::Stopped),
-                    heard = events.next() => heard?,
+                    event = next(&mut events) => event?,
                 };
-                let samples = match heard {
-                    Heard::Word { text, start_ms } => {
-                        if let Some((due, end)) = part.due(&text, words_end, telling.planned) {
+                let samples = match event {
+                    ServerEvent::Word { text, start_ms } => {
+                        if let Some((due, end)) = part.due(&text, words_end, playback.planned) {
                             words_end = end;
-                            telling.plan(start_ms * u64::from(rate_hz) / 1_000, due);
+                            playback.plan(start_ms * u64::from(rate_hz) / 1_000, due);
                         }
                         continue;
                     }
-                    Heard::Delta { audio } => sound.push(&samples(&audio)?)?,
-                    Heard::Done => break,
-                    Heard::Other(event) if event["type"] == "error" || event["error"].is_object() => {
+                    ServerEvent::Delta { audio } => sound.push(&samples(&audio)?)?,
+                    ServerEvent::Done => break,
+                    ServerEvent::Other(event) if event["type"] == "error" || event["error"].is_object() => {
                         anyhow::bail!("the server failed: {event}")
                     }
-                    Heard::Other(_) => continue,
+                    ServerEvent::Other(_) => continue,
                 };
-                if let Some(ended) = telling.play(&samples, &sound).await? {
+                if let Some(ended) = playback.play(&samples, &sound).await? {
                     return Ok(ended);
                 }
             }
             let rest = sound.finish()?;
-            if let Some(ended) = telling.play(&rest, &sound).await? {
+            if let Some(ended) = playback.play(&rest, &sound).await? {
                 return Ok(ended);
             }
         }
-        Ok(telling.tell(part.cues.len(), None).await?.unwrap_or(Ended::Complete))
+        Ok(playback.tell(part.cues.len(), None).await?.unwrap_or(Ended::Complete))
     }
 }
 
 /// What has been told of a part, and what is due when.
 #[derive(Debug)]
-struct Telling<'a> {
+struct Playback<'a> {
     speech: &'a Speech,
     part: &'a Utterance,
     /// Samples that were sent, without those of cues.
@@ -155,7 +159,7 @@ struct Telling<'a> {
     due: VecDeque<(u64, usize)>,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> Playback<'a> {
     fn of(speech: &'a Speech, part: &'a Utterance) -> Self {
         Self { speech, part, sent: 0, told: 0, planned: 0, due: VecDeque::new() }
     }
@@ -228,25 +232,25 @@ async fn silence(wanted: &mut watch::Receiver<Wanted>) {
     let _ = wanted.wait_for(|wanted| *wanted == Wanted::Silence).await;
 }
 
-/// The events of an answer.
-struct Events {
-    answer: reqwest::Response,
-    bytes: Vec<u8>,
+/// The events of an answer, as long as they are of one utterance.
+fn events(answer: reqwest::Response) -> BoxStream<'static, Result<Sse, sse_stream::Error>> {
+    let bounded = answer.bytes_stream().scan(0, |total, part| {
+        *total += part.as_ref().map_or(0, Bytes::len);
+        let is_bounded = *total <= MAX_ANSWER_BYTES;
+        let too_long = || io::Error::other(format!("it sent more than {MAX_ANSWER_BYTES} bytes"));
+        let part = part.map_err(io::Error::other);
+        std::future::ready(Some(part.and_then(|part| is_bounded.then_some(part).ok_or_else(too_long))))
+    });
+    SseByteStream::new(bounded).boxed()
 }
 
-impl Events {
-    /// The next event.
-    async fn next(&mut self) -> Result<Heard> {
-        loop {
-            while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.bytes.drain(..=end).collect();
-                if let Some(data) = line.strip_prefix(b"data:") {
-                    return serde_json::from_slice(data).context("the server sent no event");
-                }
-            }
-            anyhow::ensure!(self.bytes.len() <= MAX_EVENT_BYTES, "the server sent an event without an end");
-            let more = self.answer.chunk().await.context("the session with the server was lost")?;
-            self.bytes.extend_from_slice(&more.context("the server ended before the speech")?);
+/// The next event of the server.
+async fn next(events: &mut BoxStream<'static, Result<Sse, sse_stream::Error>>) -> Result<ServerEvent> {
+    loop {
+        let event = events.next().await.context("the server ended before the speech")?;
+        let event = event.context("the connection to the server is lost")?;
+        if let Some(data) = event.data {
+            return serde_json::from_str(&data).context("the server sent no event");
         }
     }
 }
