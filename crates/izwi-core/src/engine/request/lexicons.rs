@@ -96,7 +96,7 @@ impl LexiconCache {
             }
         };
         let used = match named {
-            None => self.standing(store, &stamps, request),
+            None => self.default_lexicons(store, &stamps, request),
             Some(named) => {
                 let read = |name: &String| {
                     let stamp = stamps.iter().find(|(known, _)| known == name).map(|(_, stamp)| *stamp);
@@ -117,7 +117,7 @@ impl LexiconCache {
     }
 
     /// The lexicons for all texts, and for the voice of a request.
-    fn standing(
+    fn default_lexicons(
         &self,
         store: &LexiconStore,
         stamps: &[(String, Stamp)],

@@ -86,7 +86,7 @@ impl TextInput {
     pub fn tokens_left(&self) -> Option<usize> {
         let state = self.lock();
         let left = state.attached.as_ref()?.progress.tokens_left;
-        Some((left / state.filter.growth()).saturating_sub(state.filter.held_bytes()))
+        Some((left / state.filter.expansion()).saturating_sub(state.filter.held_bytes()))
     }
 
     fn extend(&self, text: &str, is_last: bool) -> Result<()> {

@@ -56,7 +56,7 @@ pub struct LexiconIndex {
     /// Entries by the run of letters and digits, or the sign, that they begin with, the longest first.
     entries: HashMap<String, Vec<Entry>>,
     /// How many times as long as it is written a word may become.
-    growth: usize,
+    expansion: usize,
 }
 
 /// A word, and how it is said.
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
 
 /// How a word of a lexicon is said by a model.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Saying<'a> {
+pub(crate) enum Pronunciation<'a> {
     /// By these sounds, in misaki's alphabet.
     Sounds(&'a str),
     /// In these words.
@@ -118,8 +118,8 @@ impl LexiconIndex {
         }
         // The first one of equal ones stays first.
         entries.values_mut().for_each(|entries| entries.sort_by_key(|entry| usize::MAX - entry.word.len()));
-        let growth = entries.values().flatten().map(Entry::growth).max().unwrap_or(1);
-        Ok(Self { language: lexicon.language.as_ref().map(|tag| tag.to_lowercase()), entries, growth })
+        let expansion = entries.values().flatten().map(Entry::expansion).max().unwrap_or(1);
+        Ok(Self { language: lexicon.language.as_ref().map(|tag| tag.to_lowercase()), entries, expansion })
     }
 
     /// Whether it is for texts in the language of a BCP 47 tag; a tag without a region is for all regions.
@@ -132,17 +132,17 @@ impl LexiconIndex {
 
 impl Entry {
     /// How a model says it that takes sounds or not, in a text that is English or not.
-    pub(crate) fn saying(&self, takes_phonemes: bool, is_english: bool) -> Saying<'_> {
+    pub(crate) fn pronunciation(&self, takes_phonemes: bool, is_english: bool) -> Pronunciation<'_> {
         match (&self.phonemes, &self.alias) {
-            (Some(phonemes), _) if takes_phonemes => Saying::Sounds(phonemes),
-            (_, Some(alias)) => Saying::Words(alias),
-            (Some(phonemes), None) if is_english => Saying::Respelled(respelling::english(phonemes)),
-            _ => Saying::Unchanged,
+            (Some(phonemes), _) if takes_phonemes => Pronunciation::Sounds(phonemes),
+            (_, Some(alias)) => Pronunciation::Words(alias),
+            (Some(phonemes), None) if is_english => Pronunciation::Respelled(respelling::english(phonemes)),
+            _ => Pronunciation::Unchanged,
         }
     }
 
     /// How many times as long as it is written it becomes in letters.
-    fn growth(&self) -> usize {
+    fn expansion(&self) -> usize {
         // The letters of a sound take no more bytes than twice those of its symbol.
         let said = self.alias.as_ref().or(self.phonemes.as_ref()).map_or(0, |said| 2 * said.len());
         said.div_ceil(self.word.len().max(1)).max(1)
@@ -290,14 +290,14 @@ fn is_unspaced(c: char) -> bool {
 /// Says the words of lexicons in other words, in a text that arrives in pieces: where a model takes no sounds, and the text is
 /// already being spoken.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Respeller {
+pub(crate) struct WordReplacer {
     lexicons: Lexicons,
     is_english: bool,
     /// What may be the beginning of a word of the lexicons.
     held: String,
 }
 
-impl Respeller {
+impl WordReplacer {
     pub(crate) fn new(lexicons: Lexicons, is_english: bool) -> Self {
         Self { lexicons, is_english, held: String::new() }
     }
@@ -315,13 +315,13 @@ impl Respeller {
             spoken.push_str(&text[copied..range.start]);
             copied = range.end;
             let word = &text[range];
-            match entry.saying(false, self.is_english) {
-                Saying::Words(words) => spoken.push_str(words),
-                Saying::Respelled(respelled) => {
+            match entry.pronunciation(false, self.is_english) {
+                Pronunciation::Words(words) => spoken.push_str(words),
+                Pronunciation::Respelled(respelled) => {
                     tell(&short_form(word, entry));
                     spoken.push_str(&respelled);
                 }
-                Saying::Sounds(_) | Saying::Unchanged => {
+                Pronunciation::Sounds(_) | Pronunciation::Unchanged => {
                     tell(&short_form(word, entry));
                     spoken.push_str(word);
                 }
@@ -339,8 +339,8 @@ impl Respeller {
     }
 
     /// How many times as long as it is written a text may become.
-    pub(crate) fn growth(&self) -> usize {
-        self.lexicons.0.iter().map(|lexicon| lexicon.growth).max().unwrap_or(1)
+    pub(crate) fn expansion(&self) -> usize {
+        self.lexicons.0.iter().map(|lexicon| lexicon.expansion).max().unwrap_or(1)
     }
 }
 
@@ -368,8 +368,8 @@ mod tests {
     #[track_caller]
     fn check(lexicons: &Lexicons, text: &str, expected: &str) {
         let mut told = Vec::new();
-        let mut respeller = Respeller::new(lexicons.clone(), true);
-        assert_eq!(respeller.push(text, true, |word| told.push(word.to_owned())), expected, "{text}");
+        let mut replacer = WordReplacer::new(lexicons.clone(), true);
+        assert_eq!(replacer.push(text, true, |word| told.push(word.to_owned())), expected, "{text}");
     }
 
     #[test]
@@ -401,7 +401,7 @@ mod tests {
         check(&lexicons, "Izwi's GIF", "eezwee's jiff");
         let entry = |word: &str| {
             let (_, entry) = lexicons.find(word, true).next().unwrap();
-            format!("{:?} {:?}", entry.saying(true, true), entry.saying(false, false))
+            format!("{:?} {:?}", entry.pronunciation(true, true), entry.pronunciation(false, false))
         };
         assert_eq!(entry("Izwi"), "Sounds(\"ˈiːzwi\") Unchanged");
         assert_eq!(entry("GIF"), "Sounds(\"ʤɪf\") Words(\"jiff\")");
@@ -475,14 +475,14 @@ mod tests {
             let text = parts.concat();
             let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| at <= text.len() && text.is_char_boundary(at)).collect();
             cuts.sort_unstable();
-            let mut respeller = Respeller::new(lexicons.clone(), true);
+            let mut replacer = WordReplacer::new(lexicons.clone(), true);
             let (mut got, mut from) = (String::new(), 0);
             for at in cuts {
-                got += &respeller.push(&text[from..at], false, |_| {});
+                got += &replacer.push(&text[from..at], false, |_| {});
                 from = at;
             }
-            got += &respeller.push(&text[from..], true, |_| {});
-            prop_assert_eq!(got, Respeller::new(lexicons, true).push(&text, true, |_| {}));
+            got += &replacer.push(&text[from..], true, |_| {});
+            prop_assert_eq!(got, WordReplacer::new(lexicons, true).push(&text, true, |_| {}));
         }
 
         #[test]

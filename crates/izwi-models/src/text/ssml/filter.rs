@@ -2,7 +2,7 @@
 
 use super::marks::{self, Kind};
 use super::tell;
-use crate::text::lexicon::{Lexicons, Respeller};
+use crate::text::lexicon::{Lexicons, WordReplacer};
 
 /// Leaves markup out of a text that arrives in pieces, and keeps what was left out.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -14,13 +14,13 @@ pub struct Filter {
     last: Option<char>,
     /// Whether a mark came after it.
     is_behind_mark: bool,
-    respeller: Respeller,
+    replacer: WordReplacer,
 }
 
 impl Filter {
     /// With lexicons for a text that is English or not.
     pub fn with_lexicons(lexicons: Lexicons, is_english: bool) -> Self {
-        Self { respeller: Respeller::new(lexicons, is_english), ..Self::default() }
+        Self { replacer: WordReplacer::new(lexicons, is_english), ..Self::default() }
     }
 
     /// The text that can be passed on with this piece.
@@ -41,18 +41,18 @@ impl Filter {
         let end = marks.open.unwrap_or(text.len());
         self.pass(&text[copied..end], &mut plain);
         text[end..].clone_into(&mut self.held);
-        let Self { respeller, told, .. } = self;
-        respeller.push(&plain, is_last, |word| tell(told, word))
+        let Self { replacer, told, .. } = self;
+        replacer.push(&plain, is_last, |word| tell(told, word))
     }
 
     /// Bytes that wait for the end of what may be a mark or a word of a lexicon.
     pub fn held_bytes(&self) -> usize {
-        self.held.len() + self.respeller.held_bytes()
+        self.held.len() + self.replacer.held_bytes()
     }
 
     /// How many times as long as it is written a text may become.
-    pub fn growth(&self) -> usize {
-        self.respeller.growth()
+    pub fn expansion(&self) -> usize {
+        self.replacer.expansion()
     }
 
     /// The marks that were left out since the last call, each once.

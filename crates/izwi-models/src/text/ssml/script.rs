@@ -10,7 +10,7 @@ use super::pauses::{self, Pauses};
 use super::places::Places;
 use super::{entities, say_as, tell};
 use crate::text::ipa;
-use crate::text::lexicon::{Entry as Pronunciation, Lexicons, Saying, ipa_of, short_form};
+use crate::text::lexicon::{Entry, Lexicons, Pronunciation, ipa_of, short_form};
 use izwi_types::WordSounds;
 
 /// The most parts of a text; further marks that would part it are told.
@@ -189,23 +189,23 @@ impl<'a> Reader<'a> {
     }
 
     /// Says a word of a lexicon, and the possessive ending behind it where it is said by its sounds.
-    fn say_pronounced(&mut self, word: &mut Range<usize>, found: &Pronunciation) {
+    fn say_pronounced(&mut self, word: &mut Range<usize>, found: &Entry) {
         self.script.is_marked = true;
         let written = &self.written[word.clone()];
         let Abilities { phonemes, english, .. } = self.abilities;
-        match found.saying(phonemes, english) {
-            Saying::Sounds(phonemes) => {
+        match found.pronunciation(phonemes, english) {
+            Pronunciation::Sounds(phonemes) => {
                 let ending = if english { possessive(phonemes, &self.written[word.end..]) } else { None };
                 let (sound, length) = ending.unwrap_or_default();
                 word.end += length;
                 self.say_sounds(&format!("{phonemes}{sound}"), word.clone());
             }
-            Saying::Words(words) => self.say(words, word.clone(), false),
-            Saying::Respelled(respelled) => {
+            Pronunciation::Words(words) => self.say(words, word.clone(), false),
+            Pronunciation::Respelled(respelled) => {
                 tell(&mut self.script.told, &short_form(written, found));
                 self.say(&respelled, word.clone(), false);
             }
-            Saying::Unchanged => {
+            Pronunciation::Unchanged => {
                 tell(&mut self.script.told, &short_form(written, found));
                 self.say(written, word.clone(), true);
             }
