@@ -301,6 +301,7 @@ def check_dictionaries():
     sounds = {"type": "phoneme", "string_to_replace": "fox", "phoneme": "K AE1 T", "alphabet": "cmu-arpabet"}
     made = dictionaries.create_from_rules(name="My Brands", rules=[alias, sounds])
     assert (made.id, made.name, made.version_rules_num) == ("my-brands", "My Brands", 2), made
+    assert made.creation_time_unix > 1_700_000_000, made
     pls = joined(dictionaries.download(made.id, made.version_id))
     assert b"<grapheme>fox</grapheme><phoneme>k\xcb\x88\xc3\xa6t</phoneme>" in pls, pls
     copied = dictionaries.create_from_file(name="copy", file=("copy.pls", pls), description="of another")

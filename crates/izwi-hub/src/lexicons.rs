@@ -3,6 +3,7 @@
 //! Knows no text and no sound: who saves a lexicon has read it.
 
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use izwi_types::Lexicon;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct SavedLexicon {
     /// Voices with which it is used for texts that name no lexicons.
     #[serde(default)]
     pub voices: Vec<String>,
+    /// Unix time at which its file was written; 0 before it is read.
+    #[serde(skip)]
+    pub saved_unix_s: u64,
     /// Its words.
     #[serde(flatten)]
     pub lexicon: Lexicon,
@@ -43,7 +47,8 @@ impl SavedLexicon {
     /// A lexicon that requests use by its name.
     pub fn new(name: &str, lexicon: Lexicon) -> Self {
         let (format, name) = (FORMAT.to_owned(), name.to_owned());
-        Self { format, name, title: None, description: None, always: false, voices: Vec::new(), lexicon }
+        let (title, description, voices) = (None, None, Vec::new());
+        Self { format, name, title, description, always: false, voices, saved_unix_s: 0, lexicon }
     }
 }
 
@@ -60,6 +65,11 @@ impl Saved for SavedLexicon {
             return Some(format!("its file is no '{FORMAT}'"));
         }
         self.lexicon.check().err().map(|error| error.message)
+    }
+
+    fn set_saved_at(&mut self, at: Option<SystemTime>) {
+        let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        self.saved_unix_s = since.map_or(0, |since| since.as_secs());
     }
 }
 
@@ -91,7 +101,9 @@ mod tests {
         (brands.always, brands.voices) = (true, vec!["heart".to_owned()]);
         store.replace(&brands).unwrap();
         assert_ne!(store.stamps().unwrap(), before);
-        assert_eq!(store.read("brands").unwrap(), brands);
+        let read = store.read("brands").unwrap();
+        assert!(read.saved_unix_s > 1_700_000_000);
+        assert_eq!(read, SavedLexicon { saved_unix_s: read.saved_unix_s, ..brands });
         let error = store.read("brand").unwrap_err().to_string();
         assert!(error.contains("no lexicon 'brand' is saved; did you mean 'brands'?"), "{error}");
         std::fs::write(

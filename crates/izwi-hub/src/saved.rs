@@ -30,6 +30,9 @@ pub trait Saved: Serialize + DeserializeOwned {
 
     /// What is wrong with what a file holds.
     fn fault(&self) -> Option<String>;
+
+    /// Takes the time at which its file was written, where that is of use.
+    fn set_saved_at(&mut self, _at: Option<SystemTime>) {}
 }
 
 /// A request to what is saved that failed.
@@ -163,16 +166,18 @@ impl<T: Saved> SavedFiles<T> {
     pub fn read(&self, name: &str) -> Result<T, SavedError> {
         let Ok(path) = self.file(name) else { return Err(self.unknown(name)) };
         let damaged = |reason| SavedError::Damaged { kind: T::KIND, name: name.to_owned(), reason };
-        let size = match fs::metadata(&path) {
+        let found = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.unknown(name)),
-            other => other.map_err(IoError::at("read", &path))?.len(),
+            other => other.map_err(IoError::at("read", &path))?,
         };
+        let size = found.len();
         let (most, _) = T::LIMITS;
         if size > most {
             return Err(damaged(format!("its file has {size} bytes, at most {most} are read")));
         }
         let text = fs::read(&path).map_err(IoError::at("read", &path))?;
-        let saved: T = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let mut saved: T = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        saved.set_saved_at(found.modified().ok());
         let other = || (saved.name() != name).then(|| "its file has another name in it".to_owned());
         match saved.fault().or_else(other) {
             Some(reason) => Err(damaged(reason)),

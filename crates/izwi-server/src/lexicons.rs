@@ -42,7 +42,7 @@ pub async fn names(state: &AppState) -> Result<Vec<String>, ApiError> {
 pub async fn save(state: &AppState, saved: SavedLexicon, replaces: bool) -> Result<SavedLexicon, ApiError> {
     let save = move |store: &LexiconStore| {
         if replaces { store.replace(&saved) } else { store.save(&saved) }?;
-        Ok(saved)
+        store.read(&saved.name)
     };
     let saved = with_store(state, save).await?;
     tracing::info!(lexicon = saved.name, entries = saved.lexicon.entries.len(), "lexicon saved");
@@ -65,7 +65,7 @@ pub async fn update(
         let mut saved = store.read(&name)?;
         let changed = change(&mut saved.lexicon);
         Ok(match changed {
-            Ok(()) => store.replace(&saved).map(|()| Ok(saved))?,
+            Ok(()) => store.replace(&saved).and_then(|()| store.read(&saved.name)).map(Ok)?,
             Err(error) => Err(error),
         })
     };

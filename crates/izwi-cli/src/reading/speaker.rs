@@ -104,7 +104,8 @@ fn lexicons(store: &Store, request: &EngineCoreRequest) -> Result<String> {
         Some(named) => named.contains(&saved.name),
         None => saved.always || !saved.voices.is_empty(),
     });
-    let digest = || hex(&Sha256::digest(format!("{used:?}")));
+    let words: Vec<_> = used.iter().map(|saved| (&saved.name, &saved.lexicon)).collect();
+    let digest = || hex(&Sha256::digest(format!("{words:?}")));
     Ok(if used.is_empty() { String::new() } else { digest() })
 }
 

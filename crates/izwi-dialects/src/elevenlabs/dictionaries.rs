@@ -92,7 +92,7 @@ async fn add(
         id,
         name: title_of(&saved),
         created_by: "user",
-        creation_time_unix: 0,
+        creation_time_unix: saved.saved_unix_s,
         version_id,
         version_rules_num,
         description: saved.description,
@@ -256,7 +256,7 @@ pub(super) async fn download(
 
 /// The `known` lexicons that a request locates; `None` for those of all texts. Ids of the hosted service that are not known here have
 /// no effect, and are told in `ignored`.
-pub(super) fn located(
+pub(super) fn lexicons_of(
     known: &[String],
     locators: &[DictionaryLocator],
     ignored: &mut Vec<&'static str>,
@@ -302,7 +302,7 @@ fn describe(saved: &SavedLexicon) -> Dictionary {
         name: title_of(saved),
         permission_on_resource: "admin",
         created_by: "user",
-        creation_time_unix: 0,
+        creation_time_unix: saved.saved_unix_s,
         archived_time_unix: None,
         description: saved.description.clone(),
     }

@@ -22,7 +22,7 @@ use utoipa::openapi::{self, RefOr};
 
 use super::alignment::TimedUtterance;
 use super::api::{AudioWithTimestamps, CharacterSeconds, SpeechQuery, SpeechRequest};
-use super::dictionaries::located;
+use super::dictionaries::lexicons_of;
 use super::formats::OutputFormat;
 use super::{HOSTED, find_voice};
 use crate::hosted::model_of;
@@ -84,7 +84,7 @@ impl Speech {
         let speed = request.voice_settings.and_then(|settings| settings.speed);
         let mut options = speech_options(speed, request.seed, &engine, &mut ignored);
         if let Some(locators) = request.pronunciation_dictionary_locators {
-            options.lexicons = located(&lexicons::names(&state).await?, &locators, &mut ignored)?;
+            options.lexicons = lexicons_of(&lexicons::names(&state).await?, &locators, &mut ignored)?;
         }
         let options = ResolvedSpeechOptions::of_voice(options, voice, &engine)?;
         let request = options.into_request(text.clone()).with_id(id).with_live(live);

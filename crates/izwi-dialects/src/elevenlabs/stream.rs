@@ -39,7 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::alignment::TimedUtterance;
 use super::api::{ClientMessage, ErrorMessage, ServerMessage, StreamQuery};
 use super::contexts::{self, ContextKey, Contexts, Limits};
-use super::dictionaries::located;
+use super::dictionaries::lexicons_of;
 use super::formats::OutputFormat;
 use super::speech::speech_options;
 use super::{HOSTED, find_voice};
@@ -388,7 +388,7 @@ impl Stream {
         let speed = message.voice_settings.as_ref().and_then(|settings| settings.speed);
         let mut options = speech_options(speed, self.opening.query.seed, engine, &mut Vec::new());
         if let Some(locators) = &message.pronunciation_dictionary_locators {
-            options.lexicons = located(lexicons, locators, &mut Vec::new())?;
+            options.lexicons = lexicons_of(lexicons, locators, &mut Vec::new())?;
         }
         ResolvedSpeechOptions::of_voice(options, voice.clone(), engine)
     }

@@ -64,6 +64,8 @@ pub(crate) struct LexiconObject {
     pub(crate) id: String,
     #[schema(schema_with = schemas::lexicon_object)]
     pub(crate) object: &'static str,
+    /// Unix time at which it was saved.
+    pub(crate) created_at: u64,
     pub(crate) description: Option<String>,
     pub(crate) language: Option<String>,
     pub(crate) always: bool,
@@ -77,10 +79,11 @@ pub(crate) struct LexiconObject {
 
 impl From<SavedLexicon> for LexiconObject {
     fn from(saved: SavedLexicon) -> Self {
-        let SavedLexicon { name, description, always, voices, lexicon, .. } = saved;
+        let SavedLexicon { name, description, always, voices, saved_unix_s, lexicon, .. } = saved;
         Self {
             id: name,
             object: schemas::LEXICON,
+            created_at: saved_unix_s,
             description,
             language: lexicon.language,
             always,
