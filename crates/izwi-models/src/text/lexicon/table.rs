@@ -18,6 +18,7 @@ pub(super) fn read(text: &str) -> Result<Lexicon, String> {
             let sounds = column.strip_prefix('/').and_then(|column| column.strip_suffix('/'));
             let place = if sounds.is_some() { &mut entry.ipa } else { &mut entry.alias };
             if place.replace(sounds.unwrap_or(column).to_owned()).is_some() {
+                let word = izwi_types::excerpt(word);
                 return Err(format!(
                     "line {number} of the lexicon says '{word}' twice; write another line for it"
                 ));
