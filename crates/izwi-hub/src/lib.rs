@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod block_cache;
 mod catalogue;
 mod convert;
 mod digest;
@@ -30,6 +31,7 @@ mod store;
 mod voices;
 
 pub use access::Access;
+pub use block_cache::BlockCache;
 pub use convert::ConversionError;
 pub use error::{HubError, SourceFailure};
 pub use io_error::IoError;

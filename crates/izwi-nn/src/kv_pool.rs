@@ -262,6 +262,53 @@ impl KvPool {
         }
         Ok(())
     }
+
+    /// The content of a block: keys and values of each layer, then the convolution states; [`KvLayout::block_bytes`] bytes.
+    ///
+    /// # Errors
+    /// The block lies outside the pool, or the device failed.
+    pub fn read_block(&self, block: u32) -> Result<Vec<u8>> {
+        // Joined on the device, which is waited for once then.
+        let mut bytes = Vec::new();
+        let start = block as usize * self.block_size;
+        let tensors = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
+        let rows = tensors.map(|tensor| tensor.narrow(0, start, self.block_size));
+        let states = self.conv_states.iter().map(|tensor| tensor.narrow(0, block as usize, 1));
+        for parts in [rows.collect::<Result<Vec<_>>>()?, states.collect::<Result<Vec<_>>>()?] {
+            if !parts.is_empty() {
+                Tensor::cat(&parts, 0)?.write_bytes(&mut bytes)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Writes what [`Self::read_block`] gave.
+    ///
+    /// # Errors
+    /// The length differs, the block lies outside the pool, or the device failed.
+    pub fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<()> {
+        let length = self.layout.map_or(0, |layout| layout.block_bytes(self.block_size));
+        if bytes.len() != length || block as usize >= self.num_blocks {
+            bail!("kv pool: {} bytes for block {block} of {} with {length}", bytes.len(), self.num_blocks)
+        }
+        let (slots, mut rest) = (self.slots(&[block], 0, self.block_size), bytes);
+        for tensor in self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]) {
+            let shape: Vec<usize> = [&[self.block_size], &tensor.dims()[1..]].concat();
+            let count = shape.iter().product::<usize>() * tensor.dtype().size_in_bytes();
+            let (of_layer, others) = rest.split_at(count);
+            let rows = Tensor::from_raw_buffer(of_layer, tensor.dtype(), &shape, tensor.device())?;
+            set_rows(tensor, &rows, &slots)?;
+            rest = others;
+        }
+        for tensor in &self.conv_states {
+            let width = tensor.dim(1)?;
+            let (of_layer, others) = rest.split_at(width * size_of::<f32>());
+            let row = Tensor::from_raw_buffer(of_layer, DType::F32, &[1, width], tensor.device())?;
+            set_rows(tensor, &row, &[block])?;
+            rest = others;
+        }
+        Ok(())
+    }
 }
 
 /// Zeros. On the CPU the system maps their pages at the first write, so that a pool costs only the part in use. (A vector
@@ -383,6 +430,33 @@ mod tests {
         let (keys, values) = pool.gather(0, &target).unwrap();
         assert_eq!(flat(&keys), flat(&rows(1.0, 2)));
         assert_eq!(flat(&values), flat(&rows(2.0, 2)));
+    }
+
+    #[test]
+    fn a_block_is_the_same_after_it_was_bytes() {
+        let device = crate::device::of_tests();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let layout = KvLayout { dtype, ..LAYOUT };
+            let mut pool = KvPool::new(Some(layout), 4, 2, &device).unwrap();
+            for (layer, block) in [(0, 2), (1, 2), (0, 3)] {
+                let slots = pool.slots(&[block], 0, 2);
+                let value = 10.0 * layer as f32 + block as f32;
+                pool.write(layer, &slots, &rows(value, 2), &rows(-value, 2)).unwrap();
+                let state = Tensor::full(value, (1, 5), &device).unwrap();
+                pool.write_conv_state(layer, &[block], &state).unwrap();
+            }
+            let bytes = pool.read_block(2).unwrap();
+            assert_eq!(bytes.len(), layout.block_bytes(2));
+            assert_ne!(bytes, pool.read_block(3).unwrap());
+            pool.write_block(1, &bytes).unwrap();
+            assert_eq!(pool.read_block(1).unwrap(), bytes);
+            let slots = pool.slots(&[1, 2], 0, 4);
+            let (keys, _) = pool.gather(1, &slots).unwrap();
+            let keys = flat(&keys.to_dtype(DType::F32).unwrap());
+            assert_eq!(keys[..12], keys[12..]);
+            assert!(keys[0] == 12.0 && pool.read_block(4).is_err());
+            assert!(pool.write_block(4, &bytes).is_err() && pool.write_block(0, &bytes[1..]).is_err());
+        }
     }
 
     #[test]

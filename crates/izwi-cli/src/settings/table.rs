@@ -201,6 +201,17 @@ pub(crate) static TABLE: &[Setting] = &[
         engine.enable_prefix_caching,
         "Whether equal prompt prefixes share KV blocks"
     ),
+    whole!(
+        Engine, Tuning, "kv_swap_mib", MEBIBYTES "MIB", engine.kv_swap_mib,
+        "Maximum MiB of files for each model's KV blocks of conversations and of prompts that came again; 0 for none"
+    ),
+    switch!(
+        Engine,
+        Tuning,
+        "kv_swap_private",
+        engine.kv_swap_private,
+        "Whether the key of these files is in memory alone; false keeps it in a file, so that they outlive a restart"
+    ),
     switch!(
         Engine,
         Tuning,

@@ -105,6 +105,11 @@ pub struct EngineCoreConfig {
     pub max_blocks: usize,
     /// Whether equal prompt prefixes share blocks.
     pub enable_prefix_caching: bool,
+    /// MiB of blocks in files that outlive their place in the pool and the unloading of the model: those of conversations,
+    /// and of prompts that came again. 0 for none.
+    pub kv_swap_mib: usize,
+    /// Whether the key of these files is in memory alone, so that nothing can be read after the process has ended.
+    pub kv_swap_private: bool,
 
     /// Whether long prompts are computed over several steps.
     pub enable_chunked_prefill: bool,
@@ -168,6 +173,8 @@ impl Default for EngineCoreConfig {
             block_size: 16,
             max_blocks: 1024,
             enable_prefix_caching: true,
+            kv_swap_mib: 1_024,
+            kv_swap_private: true,
             enable_chunked_prefill: true,
             chunked_prefill_threshold: 256,
             streaming_chunk_size: 4_800,

@@ -8,6 +8,7 @@
 mod admit;
 mod command;
 mod in_flight;
+mod swap;
 mod waiters;
 
 use std::sync::Arc;
@@ -107,6 +108,7 @@ pub(super) struct EngineCore {
     sequences: Sequences,
     qos: Box<dyn Qos>,
     metrics: MetricsCollector,
+    swapping: swap::Swapping,
     /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
     waiters: Waiters,
@@ -142,6 +144,7 @@ impl EngineCore {
             metrics,
             config,
             executor: Some(Box::new(PartsExecutor::new(executor))),
+            swapping: swap::Swapping::default(),
             released: Vec::new(),
             waiters: Waiters::default(),
             mode: Mode::Manual,
@@ -274,7 +277,8 @@ impl EngineCore {
         }
         let schedule = Arc::new(self.scheduler.apply_schedule(decision, &mut self.kv));
         self.status.preemptions += schedule.preempted_requests.len() as u64;
-        let mut plan = StepPlan { new_sequences: Vec::new(), schedule: Arc::clone(&schedule) };
+        let restored = self.swapping.launch();
+        let mut plan = StepPlan { new_sequences: Vec::new(), restored, schedule: Arc::clone(&schedule) };
         for item in schedule.items() {
             plan.new_sequences.extend(self.sequences.planned(item.sequence, &self.metrics));
         }
@@ -304,6 +308,9 @@ impl EngineCore {
             }
             Ok(executor) => self.executor = Some(executor),
             Err(lost) => self.die(&format!("{lost}; restart the service")),
+        }
+        if returned.failed {
+            self.forget_restored();
         }
         if self.executor.is_some() && returned.failed && returned.schedule.batch_size() > 1 {
             self.retry(&returned.schedule, &returned.results);
@@ -501,6 +508,7 @@ impl EngineCore {
     /// Waits for a command, or for a client that caught up, stalled, disconnected or sent no more input.
     async fn idle(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         self.observe(Event::Settled { is_idle: true });
+        self.swapping.rest();
         self.publish();
         self.check_idle();
         if self.is_over() {
@@ -523,6 +531,7 @@ impl EngineCore {
                 Some(command) => self.handle(command),
                 None => self.senders_gone = true,
             },
+            () = self.swapping.may_save() => self.save_block().await,
             event = self.sequences.next_event(Watch::Idle, &self.metrics), if self.sequences.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }
@@ -570,6 +579,7 @@ impl EngineCore {
         self.status.awaiting_input = self.sequences.num_waiting();
         self.status.streams = self.sequences.playing().collect();
         self.status.kv = self.kv.stats();
+        self.publish_resident();
         self.status.outlook = self.qos.outlook(&self.scheduler, &self.sequences);
         self.metrics.gauges(self.status.pending, self.status.running, &self.status.kv);
         if self.status.state == EngineState::Draining && self.has_ended_all() {

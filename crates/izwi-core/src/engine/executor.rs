@@ -33,6 +33,7 @@ pub(super) use izwi_nn::yielding::yield_point;
 pub use placement::cpu_memory;
 pub(super) use placement::place;
 
+use super::blocks::BlockId;
 use super::config::EngineCoreConfig;
 use super::error::Result;
 use super::qos::cost::StepShape;
@@ -142,6 +143,8 @@ pub struct NewSequenceData {
 pub struct StepPlan {
     /// Sequences that appear for the first time.
     pub new_sequences: Vec<NewSequenceData>,
+    /// Blocks whose content comes from outside of the pool, before the step copies or computes.
+    pub restored: Vec<(BlockId, Arc<[u8]>)>,
     /// Positions and blocks per sequence.
     pub schedule: Arc<ScheduleResult>,
 }
@@ -183,6 +186,20 @@ pub trait ModelExecutor: Send {
     /// # Errors
     /// The step failed for all of its sequences.
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError>;
+
+    /// What the content of a block depends on beside its hash: the weights, the device, and how it computes. `None` where
+    /// blocks cannot be read.
+    fn block_identity(&self) -> Option<String> {
+        None
+    }
+
+    /// The content of a block. Called between steps.
+    ///
+    /// # Errors
+    /// Blocks cannot be read, or the device failed.
+    fn read_block(&self, block: BlockId) -> std::result::Result<Vec<u8>, ExecutorError> {
+        Err(ExecutorError(format!("block {block} cannot be read")))
+    }
 
     /// Whether the device gave up the work of a step: nothing that is on it can be used any more.
     fn has_lost_device(&self) -> bool {

@@ -93,6 +93,10 @@ impl Table {
 struct Block {
     references: u32,
     hash: Option<BlockHash>,
+    /// Whether its content was used again, or later prompts may contain it.
+    is_wanted: bool,
+    /// Whether its content was kept outside of the pool, or came from there.
+    is_saved: bool,
     /// Key in `evictable` while unreferenced.
     freed_at: u64,
 }
@@ -138,6 +142,8 @@ pub struct KVCacheManager {
     clock: u64,
     prefix_queries: u64,
     prefix_hits: u64,
+    /// Whether the set of hashes has changed since it was last asked for.
+    has_changed: bool,
 }
 
 impl KVCacheManager {
@@ -158,6 +164,7 @@ impl KVCacheManager {
             clock: 0,
             prefix_queries: 0,
             prefix_hits: 0,
+            has_changed: true,
         }
     }
 
@@ -314,7 +321,7 @@ impl KVCacheManager {
         let before: Vec<Vec<BlockId>> = table.branches().cloned().collect();
         let after: Vec<Vec<BlockId>> = parents.iter().map(|&parent| before[parent].clone()).collect();
         // Take before release, so that no block is free in between.
-        after.iter().flatten().for_each(|&block| self.take_shared(block));
+        after.iter().flatten().for_each(|&block| self.hold(block));
         before.iter().flatten().for_each(|&block| self.release_block(block));
         let mut after = after.into_iter();
         if let Some(table) = self.tables.get_mut(&sequence) {
@@ -339,8 +346,83 @@ impl KVCacheManager {
             if entry.hash.is_none() && !self.by_hash.contains_key(&hash) {
                 entry.hash = Some(hash);
                 self.by_hash.insert(hash, block);
+                self.has_changed = true;
             }
         }
+    }
+
+    /// Notes that later prompts may contain the content of a sequence's blocks.
+    pub fn want(&mut self, sequence: SequenceId) {
+        for block in self.tables.get(&sequence).map_or(&[][..], |table| &table.blocks) {
+            self.blocks[*block as usize].is_wanted = true;
+        }
+    }
+
+    /// A block that is to be kept outside of the pool: nobody holds it, but it is wanted. The beginning of a prefix comes
+    /// before the rest. Counts as saved from now on.
+    pub fn next_to_save(&mut self) -> Option<(BlockHash, BlockId)> {
+        let candidate = |block: &&BlockId| {
+            let entry = &self.blocks[**block as usize];
+            entry.is_wanted && !entry.is_saved
+        };
+        let block = *self.evictable.values().rev().find(candidate)?;
+        let entry = &mut self.blocks[block as usize];
+        entry.is_saved = true;
+        Some((entry.hash?, block))
+    }
+
+    /// Takes blocks for the content of a prefix that no block has, as far as `is_there` says that it can come from elsewhere
+    /// and there is room. Nobody holds them, and the prefix is the last to be evicted. Returns the hash of each.
+    pub fn restore(
+        &mut self,
+        prefix: &[BlockHash],
+        is_there: impl Fn(BlockHash) -> bool,
+    ) -> Vec<(BlockHash, BlockId)> {
+        let (mut held, mut restored) = (Vec::new(), Vec::new());
+        let prefix = if self.prefix_caching { prefix } else { &[] };
+        for &hash in prefix {
+            let block = match self.by_hash.get(&hash) {
+                Some(&block) => {
+                    self.hold(block);
+                    block
+                }
+                None if is_there(hash) => {
+                    let Some(block) = self.take_any() else { break };
+                    let entry = &mut self.blocks[block as usize];
+                    (entry.hash, entry.is_wanted, entry.is_saved) = (Some(hash), true, true);
+                    self.by_hash.insert(hash, block);
+                    restored.push((hash, block));
+                    block
+                }
+                None => break,
+            };
+            held.push(block);
+        }
+        held.into_iter().rev().for_each(|block| self.release_block(block));
+        self.has_changed |= !restored.is_empty();
+        restored
+    }
+
+    /// Removes the hashes of restored blocks whose content did not come.
+    pub fn forget_restored(&mut self, restored: &[(BlockHash, BlockId)]) {
+        for (hash, block) in restored {
+            if self.by_hash.get(hash) != Some(block) {
+                continue;
+            }
+            self.by_hash.remove(hash);
+            let entry = &mut self.blocks[*block as usize];
+            entry.hash = None;
+            if entry.references == 0 {
+                self.evictable.remove(&entry.freed_at);
+                self.free.push(*block);
+            }
+        }
+        self.has_changed = true;
+    }
+
+    /// The hashes of all blocks, if they have changed since they were last asked for.
+    pub fn changed_hashes(&mut self) -> Option<impl Iterator<Item = BlockHash>> {
+        std::mem::take(&mut self.has_changed).then(|| self.by_hash.keys().copied())
     }
 
     /// Removes the hashes of a sequence's blocks that are not full of its first `positions` positions and that no other
@@ -353,6 +435,7 @@ impl KVCacheManager {
             if entry.references == 1
                 && let Some(hash) = entry.hash.take()
             {
+                self.has_changed = true;
                 self.by_hash.remove(&hash);
             }
         }
@@ -362,6 +445,7 @@ impl KVCacheManager {
     /// Removes all hashes. No sequence has blocks.
     pub fn forget_all(&mut self) {
         self.by_hash.clear();
+        self.has_changed = true;
         for block in std::mem::take(&mut self.evictable).into_values() {
             self.blocks[block as usize].hash = None;
             self.free.push(block);
@@ -489,15 +573,21 @@ impl KVCacheManager {
                 let (_, block) = self.evictable.pop_first()?;
                 if let Some(hash) = self.blocks[block as usize].hash.take() {
                     self.by_hash.remove(&hash);
+                    self.has_changed = true;
                 }
                 block
             }
         };
-        self.blocks[block as usize].references = 1;
+        self.blocks[block as usize] = Block { references: 1, ..Block::default() };
         Some(block)
     }
 
     fn take_shared(&mut self, block: BlockId) {
+        self.blocks[block as usize].is_wanted = true;
+        self.hold(block);
+    }
+
+    fn hold(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block as usize];
         if entry.references == 0 {
             self.evictable.remove(&entry.freed_at);
@@ -605,6 +695,51 @@ mod tests {
     }
 
     #[test]
+    fn wanted_blocks_are_saved_once_and_the_beginning_of_a_prefix_first() {
+        let mut kv = manager(8);
+        let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
+        kv.admit(A, &[], 4);
+        kv.extend(A, 16).unwrap();
+        kv.register_prefix(A, &hashes, 16);
+        kv.free(A);
+        assert_eq!(kv.next_to_save(), None, "nobody has used them again");
+        kv.admit(B, &[0, 1], 2);
+        assert_eq!(kv.next_to_save(), None, "a sequence holds them");
+        kv.free(B);
+        let saved = [(); 3].map(|()| kv.next_to_save());
+        assert_eq!(saved, [Some((hashes[0], 0)), Some((hashes[1], 1)), None]);
+        kv.admit(B, &[0, 1, 2, 3], 4);
+        kv.want(B);
+        kv.free(B);
+        assert_eq!([(); 3].map(|()| kv.next_to_save().map(|(_, block)| block)), [Some(2), Some(3), None]);
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn restored_blocks_are_found_and_evict_no_part_of_their_prefix() {
+        let mut kv = manager(6);
+        let hashes = prefix_hashes(&(0..24).collect::<Vec<_>>(), 4);
+        kv.admit(A, &[], 0);
+        kv.extend(A, 8).unwrap();
+        kv.register_prefix(A, &hashes, 8);
+        kv.free(A);
+        kv.extend(B, 8).unwrap();
+        assert!(kv.changed_hashes().is_some() && kv.changed_hashes().is_none());
+        let restored = kv.restore(&hashes, |hash| hash != hashes[4]);
+        assert_eq!(restored.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(), hashes[2..4]);
+        assert_eq!(kv.match_prefix(&hashes).len(), 4, "up to what cannot come");
+        assert_eq!(kv.changed_hashes().map(Iterator::count), Some(4));
+        assert_eq!(kv.next_to_save(), None, "they came from a file");
+        kv.check_invariants().unwrap();
+        assert_eq!(kv.restore(&hashes, |_| true), [], "two are held, and four are the beginning");
+        kv.extend(C, 4).unwrap();
+        assert_eq!(kv.match_prefix(&hashes).len(), 3, "the end goes first");
+        kv.forget_restored(&restored);
+        assert_eq!((kv.match_prefix(&hashes).len(), kv.num_free()), (2, 3));
+        kv.check_invariants().unwrap();
+    }
+
+    #[test]
     fn the_tail_of_an_idle_prefix_is_evicted_before_its_head() {
         let mut kv = manager(4);
         let hashes = prefix_hashes(&(0..16).collect::<Vec<_>>(), 4);
@@ -677,7 +812,7 @@ mod tests {
     proptest! {
         #[test]
         fn invariants_hold_under_any_sequence_of_calls(
-            calls in prop::collection::vec((0u8..7, 0u64..6, 1usize..40, 0u64..3), 1..200),
+            calls in prop::collection::vec((0u8..9, 0u64..6, 1usize..40, 0u64..3), 1..200),
         ) {
             let mut kv = manager(12);
             let mut admitted: HashMap<u64, (Vec<u64>, bool)> = HashMap::new();
@@ -701,6 +836,14 @@ mod tests {
                         *freed = true;
                         kv.free(id);
                     },
+                    7 => {
+                        let hashes = prefix_hashes(&(0..size as u64).map(|i| i * (variant + 1)).collect::<Vec<_>>(), 4);
+                        let restored = kv.restore(&hashes, |hash| hash.get() % 3 != 0);
+                        if name == 0 {
+                            kv.forget_restored(&restored);
+                        }
+                    }
+                    8 => drop(kv.next_to_save()),
                     5 => {
                         kv.end_step();
                         admitted.retain(|_, (_, freed)| !*freed);

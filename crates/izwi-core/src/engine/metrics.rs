@@ -91,6 +91,11 @@ pub fn describe() {
     describe_counter!("izwi_num_preemptions_total", "Preempted sequences");
     describe_counter!("izwi_prefix_cache_queries_total", "Prompt blocks looked up");
     describe_counter!("izwi_prefix_cache_hits_total", "Prompt blocks found");
+    describe_counter!(
+        "izwi_kv_swap_blocks_total",
+        "KV blocks that were saved in files, and that came from there"
+    );
+    describe_gauge!("izwi_kv_swap_bytes", "Bytes of KV blocks in files");
     describe_counter!("izwi_preschedule_used_total", "Prescheduled steps that were executed");
     describe_counter!("izwi_preschedule_discarded_total", "Prescheduled steps that were discarded");
     describe_counter!("izwi_aborts_total", "Requests aborted, by cause");
@@ -455,6 +460,15 @@ impl MetricsCollector {
             .increment(kv.prefix_queries - queries);
         counter!("izwi_prefix_cache_hits_total", "model" => model()).increment(kv.prefix_hits - hits);
         self.prefix_seen = (kv.prefix_queries, kv.prefix_hits);
+    }
+
+    /// Counts blocks that went to files and that came back; the files have `bytes` now.
+    pub(super) fn swapped(&self, saved: usize, restored: usize, bytes: u64) {
+        for (way, blocks) in [("saved", saved), ("restored", restored)] {
+            let labels = [("model", self.model.clone()), ("way", SharedString::const_str(way))];
+            counter!("izwi_kv_swap_blocks_total", &labels).increment(blocks as u64);
+        }
+        gauge!("izwi_kv_swap_bytes", "model" => self.model.clone()).set(bytes as f64);
     }
 }
 

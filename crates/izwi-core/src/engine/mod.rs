@@ -13,6 +13,7 @@ mod error;
 pub mod executor;
 pub mod known_speakers;
 pub mod kv_cache;
+mod kv_swap;
 pub mod leases;
 mod load_turn;
 pub mod metrics;

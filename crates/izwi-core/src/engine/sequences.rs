@@ -140,7 +140,7 @@ impl Sequences {
 
     /// Adds a request, `live` if a client plays it while it is generated. Returns its sequence and the work of it.
     pub(super) fn add(&mut self, admission: Admission, live: bool) -> (SequenceId, Workload) {
-        let Admission { request: PreparedRequest { mut info, prepared, work }, client } = admission;
+        let Admission { request: PreparedRequest { mut info, prepared, work, .. }, client } = admission;
         self.last_id += 1;
         let id = SequenceId(self.last_id);
         let input = info.open_input.take().map(Opened::new);

@@ -10,6 +10,7 @@ use super::config::EngineCoreConfig;
 use super::core::{Command, EngineCore, EngineStatus};
 use super::error::{EngineError, Result};
 use super::executor::{self, ExecutorProfile, ModelExecutor};
+use super::kv_swap::KvSwap;
 use super::load_turn::in_turn;
 use super::metrics::MetricsCollector;
 use super::qos::LiveStreams;
@@ -98,12 +99,14 @@ impl Engine {
         let runtime = runtime()?;
         let config = Arc::new(config);
         let profile = executor.profile();
-        let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
-        let device = arbiter.join();
         let metrics = MetricsCollector::new(&profile.model).on(&profile.device);
+        let swap = KvSwap::open(&config, &*executor, metrics.on(&profile.device));
+        let processor = RequestProcessor::new(Arc::clone(&config), Arc::clone(&profile), executor.preparer());
+        let processor = processor.with_swap(swap.clone());
+        let device = arbiter.join();
         let (handle, (receiver, publish)) = Self::handle(config, profile, processor, device, Place::Device);
         let (config, device) = (Arc::clone(&handle.config), Arc::clone(&handle.device));
-        runtime.spawn(with_streams(config, executor, device, metrics, publish).run(receiver));
+        runtime.spawn(with_streams(config, executor, device, metrics, publish).with_swap(swap).run(receiver));
         Ok(handle)
     }
 

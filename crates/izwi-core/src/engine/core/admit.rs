@@ -51,7 +51,9 @@ impl EngineCore {
     }
 
     /// Adds a request to the waiting queue.
-    fn add(&mut self, admission: Admission, start: Option<Start>) {
+    fn add(&mut self, mut admission: Admission, start: Option<Start>) {
+        let swapped = std::mem::take(&mut admission.request.swapped);
+        self.restore(admission.request.work.prefix(), swapped);
         let RequestInfo { priority, task, live, ref id, .. } = admission.request.info;
         let (request_id, accepted_at) = (id.clone(), admission.client.accepted_at);
         // A window of live audio makes no audio, but somebody waits for it: its steps go before bulk work.

@@ -215,7 +215,7 @@ pub(super) async fn warm_up(
         match result {
             Ok(Some(shape)) => {
                 let schedule = Arc::new(ScheduleResult { shape, ..ScheduleResult::default() });
-                let plan = StepPlan { new_sequences: Vec::new(), schedule };
+                let plan = StepPlan { schedule, ..StepPlan::default() };
                 if let Some(simulated) = executor.simulated_time(&plan) {
                     tokio::time::sleep(simulated.time).await;
                 }

@@ -8,15 +8,19 @@ use std::sync::Arc;
 
 use izwi_audio::vad::VadModel;
 use izwi_hub::Store;
+use izwi_kernels::measure::isa_level;
 use izwi_models::device_speeds::{DeviceSpeeds, SpeedFile};
 use izwi_models::error::LoadError;
 use izwi_models::families::{self, LoadOptions};
 use izwi_models::model::SpeechModel;
 use izwi_models::warm_up;
+use izwi_nn::checkpoint;
 use izwi_nn::device::{self, Device, Gpu};
+use izwi_nn::kv_pool::KvLayout;
 use izwi_nn::self_check;
 use izwi_types::{DeviceChoice, PrepareLimits, Voice};
 
+use super::ExecutorProfile;
 use super::messages::{chain, load_error};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
@@ -209,6 +213,19 @@ impl Source {
     }
 }
 
+/// What the content of a block of the KV cache depends on; `None` without blocks, or where the weights cannot be identified.
+pub(super) fn block_identity(
+    config: &EngineCoreConfig,
+    profile: &ExecutorProfile,
+    layout: Option<KvLayout>,
+) -> Option<String> {
+    let Source::Checkpoint { folder, .. } = Source::find(config).ok()? else { return None };
+    let weights = checkpoint::fingerprint(&folder)?;
+    let (version, isa, size) = (env!("CARGO_PKG_VERSION"), isa_level().ok()?, config.block_size);
+    let ExecutorProfile { device, precision, .. } = profile;
+    Some(format!("{version} {weights} {device} {isa} {precision} {size} {:?}", layout?))
+}
+
 /// Opens a device that computes what the CPU does. `Auto` falls back to the CPU and logs why.
 ///
 /// # Errors
@@ -257,7 +274,7 @@ mod tests {
 
     use izwi_models::model::{BatchEntry, EntryResult, SequenceState};
     use izwi_nn::Error;
-    use izwi_nn::kv_pool::{KvLayout, KvPool};
+    use izwi_nn::kv_pool::KvPool;
     use izwi_types::{Input, InputError, ModelInfo, Prepared, SpeakInput, StepOutput, Work};
 
     use super::*;

@@ -19,7 +19,7 @@ use super::messages::{chain, load_error, note_fault, with_remedy};
 use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, RequestPreparer, StepPlan,
 };
-use crate::engine::blocks::BlockGeometry;
+use crate::engine::blocks::{BlockGeometry, BlockId};
 use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::qos::cost::StepShape;
@@ -37,6 +37,7 @@ pub struct NativeExecutor {
     model: Arc<dyn SpeechModel>,
     limits: PrepareLimits,
     geometry: BlockGeometry,
+    block_identity: Option<String>,
     pool: KvPool,
     sequences: HashMap<SequenceId, Running>,
     /// The warm-up, until it is over.
@@ -89,6 +90,7 @@ impl NativeExecutor {
         if let Some((before, now)) = held_before.zip(device::allocated_bytes(&device)) {
             profile.memory_bytes = profile.memory_bytes.max(now.saturating_sub(before));
         }
+        let block_identity = loading::block_identity(config, &profile, model.kv_layout());
         let profile = Arc::new(profile);
         let limits = loading::limits(config, &*model);
         let device = UnusedMemory(device);
@@ -97,6 +99,7 @@ impl NativeExecutor {
             model,
             limits,
             geometry,
+            block_identity,
             pool,
             sequences: HashMap::new(),
             warming: None,
@@ -148,6 +151,9 @@ impl NativeExecutor {
         for new in &plan.new_sequences {
             self.admit(new);
         }
+        for (block, content) in &plan.restored {
+            self.pool.write_block(*block, content).map_err(|error| self.failed(error))?;
+        }
         let copies: Vec<(u32, u32)> =
             plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
         self.pool.copy_blocks(&copies).map_err(|error| self.failed(error))?;
@@ -197,6 +203,14 @@ impl ModelExecutor for NativeExecutor {
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
         with_autorelease_pool(|| self.step(plan))
+    }
+
+    fn block_identity(&self) -> Option<String> {
+        self.block_identity.clone()
+    }
+
+    fn read_block(&self, block: BlockId) -> std::result::Result<Vec<u8>, ExecutorError> {
+        with_autorelease_pool(|| self.pool.read_block(block)).map_err(|error| self.failed(error))
     }
 
     fn has_lost_device(&self) -> bool {

@@ -12,6 +12,7 @@ use super::{
     ExecutorError, ExecutorProfile, ItemResult, ModelExecutor, NewSequenceData, Places, RequestPreparer,
     SimulatedTime, StepPlan,
 };
+use crate::engine::blocks::BlockId;
 use crate::engine::qos::cost::StepShape;
 use crate::engine::types::SequenceId;
 
@@ -101,7 +102,7 @@ impl PartsExecutor {
             (running.begins, has_parts) = (false, true);
             new_sequences.push(NewSequenceData { sequence: item.sequence, prepared: part.prepared.clone() });
         }
-        has_parts.then(|| StepPlan { new_sequences, schedule: Arc::clone(&plan.schedule) })
+        has_parts.then(|| StepPlan { new_sequences, ..plan.clone() })
     }
 }
 
@@ -174,6 +175,10 @@ impl ModelExecutor for PartsExecutor {
         }
         self.inner.release(&ended);
         Ok(results)
+    }
+
+    fn read_block(&self, block: BlockId) -> Result<Vec<u8>, ExecutorError> {
+        self.inner.read_block(block)
     }
 
     fn has_lost_device(&self) -> bool {

@@ -8,6 +8,13 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(u128);
 
+impl BlockHash {
+    /// As a number.
+    pub fn get(self) -> u128 {
+        self.0
+    }
+}
+
 /// Hashes of the full blocks of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixChain {

@@ -22,6 +22,7 @@ use crate::engine::config::EngineCoreConfig;
 use crate::engine::error::{EngineError, Result};
 use crate::engine::executor::{ExecutorProfile, RequestPreparer, Script};
 use crate::engine::kv_cache::PrefixChain;
+use crate::engine::kv_swap::{KvSwap, SwappedBlock};
 use crate::engine::scheduler::Workload;
 use crate::engine::types::{Priority, RequestId, audio_duration};
 
@@ -76,6 +77,8 @@ pub(in crate::engine) struct PreparedRequest {
     pub(in crate::engine) prepared: Prepared,
     /// The scheduler's form of the work.
     pub(in crate::engine) work: Workload,
+    /// Blocks of its prompt that are not in the pool.
+    pub(in crate::engine) swapped: Vec<SwappedBlock>,
 }
 
 /// Validates and prepares requests for one model.
@@ -85,6 +88,7 @@ pub(in crate::engine) struct RequestProcessor {
     profile: Arc<ExecutorProfile>,
     preparer: Arc<dyn RequestPreparer>,
     lexicons: Arc<LexiconCache>,
+    swap: Option<Arc<KvSwap>>,
 }
 
 impl std::fmt::Debug for RequestProcessor {
@@ -100,7 +104,14 @@ impl RequestProcessor {
         profile: Arc<ExecutorProfile>,
         preparer: Arc<dyn RequestPreparer>,
     ) -> Self {
-        Self { lexicons: LexiconCache::new(config.home.clone()).into(), config, profile, preparer }
+        let lexicons = LexiconCache::new(config.home.clone()).into();
+        Self { lexicons, config, profile, preparer, swap: None }
+    }
+
+    /// Reads blocks of prompts from files.
+    pub(in crate::engine) fn with_swap(mut self, swap: Option<Arc<KvSwap>>) -> Self {
+        self.swap = swap;
+        self
     }
 
     /// Whether preparation blocks no thread, since time is simulated.
@@ -179,7 +190,8 @@ impl RequestProcessor {
         info.notes.unspoken = std::mem::take(&mut prepared.unspoken);
         let (work, prompt_tokens) = workload(&self.config, &prepared.work, info.max_tokens)?;
         info.prompt_tokens = prompt_tokens;
-        Ok(PreparedRequest { info, prepared, work })
+        let swapped = self.swap.as_ref().map_or_else(Vec::new, |swap| swap.read(work.prefix()));
+        Ok(PreparedRequest { info, prepared, work, swapped })
     }
 
     /// The preparer of the model.

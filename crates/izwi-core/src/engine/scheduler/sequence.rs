@@ -188,13 +188,13 @@ impl Sequence {
         }
     }
 
-    /// Removes from the prefix cache what it generated, unless later prompts may contain it. Preempted, it found that there
-    /// itself; after its end it would only displace what others share.
+    /// Removes from the prefix cache what it generated, unless later prompts may contain it, as all of it then. Preempted, it
+    /// found that there itself; after its end it would only displace what others share.
     pub(super) fn forget_generated(&self, kv: &mut KVCacheManager) {
-        if let Workload::Autoregressive { prompt_tokens, .. } = &self.work
-            && !self.is_continued
-        {
-            kv.forget_behind(self.id, *prompt_tokens);
+        match &self.work {
+            Workload::Autoregressive { .. } if self.is_continued => kv.want(self.id),
+            Workload::Autoregressive { prompt_tokens, .. } => kv.forget_behind(self.id, *prompt_tokens),
+            Workload::Units(_) | Workload::Encoder(_) | Workload::Chunks { .. } => {}
         }
     }
 
