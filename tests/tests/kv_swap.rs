@@ -15,28 +15,33 @@ const MODEL: &str = "lfm2-audio-1.5b";
 const BLOCK: usize = 16;
 
 /// A home folder with a tiny checkpoint of random weights.
-struct Home(TempDir);
+struct Home {
+    root: TempDir,
+    path: PathBuf,
+}
 
 impl Home {
     fn new() -> Result<Self> {
-        let home = tempfile::tempdir()?;
+        let root = tempfile::tempdir()?;
+        let path = root.path().join("first");
         let set = std::env::var_os("IZWI_GOLDEN_LFM2_AUDIO").map(PathBuf::from);
         let golden = set.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/lfm2_audio"));
-        izwi_tests::copy(&golden, &home.path().join("models").join(MODEL))?;
-        Ok(Self(home))
+        izwi_tests::copy(&golden, &path.join("models").join(MODEL))?;
+        Ok(Self { root, path })
     }
 
-    /// A copy in another folder, where this process has read nothing.
-    fn copied(&self) -> Result<Self> {
-        let home = tempfile::tempdir()?;
-        izwi_tests::copy(self.0.path(), home.path())?;
-        Ok(Self(home))
+    /// Moves it to where this process has read nothing, as if it had started again.
+    fn move_to(&mut self, name: &str) -> Result<()> {
+        let path = self.root.path().join(name);
+        std::fs::rename(&self.path, &path)?;
+        self.path = path;
+        Ok(())
     }
 
     async fn engine(&self, kv_swap_mib: usize, kv_swap_private: bool) -> Result<Engine> {
         let config = EngineCoreConfig {
-            home: Some(self.0.path().to_path_buf()),
-            models_dir: Some(self.0.path().join("models")),
+            home: Some(self.path.clone()),
+            models_dir: Some(self.path.join("models")),
             dtype: Precision::F32,
             max_blocks: 512,
             block_size: BLOCK,
@@ -53,7 +58,7 @@ impl Home {
 
     /// The files of blocks.
     fn files(&self) -> Vec<PathBuf> {
-        let (mut files, mut folders) = (Vec::new(), vec![self.0.path().join("kv-cache")]);
+        let (mut files, mut folders) = (Vec::new(), vec![self.path.join("kv-cache")]);
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
                 if entry.path().is_dir() {
@@ -101,7 +106,7 @@ fn is_same(one: &EngineOutput, other: &EngineOutput) -> bool {
 #[tokio::test]
 async fn a_conversation_goes_on_after_a_restart_without_its_prompt_being_computed_again() -> Result<()> {
     guarded(async {
-        let home = Home::new()?;
+        let mut home = Home::new()?;
         let mut conversation = Conversation::new();
         let engine = home.engine(64, false).await?;
         let first = answer(&engine, &mut conversation, "Tell me the story of the lighthouse keeper.").await?;
@@ -118,20 +123,20 @@ async fn a_conversation_goes_on_after_a_restart_without_its_prompt_being_compute
         let (computed, hits) = next(&plain, &conversation).await?;
         ensure!(hits == 0 && is_same(&computed, &expected), "{hits} without files");
 
-        let copy = home.copied()?;
-        let restarted = copy.engine(64, false).await?;
+        home.move_to("second")?;
+        let restarted = home.engine(64, false).await?;
         let (restored, hits) = next(&restarted, &conversation).await?;
         ensure!(hits == blocks && is_same(&restored, &expected), "{hits} of {blocks} blocks after a restart");
         ensure!(restarted.check_invariants().await? == Ok(()), "block accounting");
         drop(restarted);
 
-        let damaged = home.copied()?;
-        for file in damaged.files().iter().step_by(2) {
+        home.move_to("third")?;
+        for file in home.files().iter().step_by(2) {
             let mut bytes = std::fs::read(file)?;
             *bytes.last_mut().context("an empty file")? ^= 1;
             std::fs::write(file, bytes)?;
         }
-        let engine = damaged.engine(64, false).await?;
+        let engine = home.engine(64, false).await?;
         let (computed, hits) = next(&engine, &conversation).await?;
         ensure!(hits < blocks && is_same(&computed, &expected), "{hits} of {blocks} blocks that are damaged");
         Ok(())

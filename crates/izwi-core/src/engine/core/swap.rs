@@ -74,10 +74,11 @@ impl EngineCore {
     pub(super) async fn save_block(&mut self) {
         let Some(files) = self.swapping.files.clone() else { return };
         let next = std::iter::from_fn(|| self.kv.next_to_save()).find(|(hash, _)| !files.has(*hash));
-        let (Some((hash, block)), Some(executor)) = (next, self.executor.take()) else {
+        let Some((hash, block)) = next else {
             (self.swapping.idle_since, self.swapping.is_saved) = (None, true);
             return;
         };
+        let Some(executor) = self.executor.take() else { return };
         let read = move || {
             let content = executor.read_block(block);
             (executor, content)
