@@ -23,6 +23,7 @@ BEYOND_THE_SCHEMA = {
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/alignments": {"file", "audio", "audio_base64", "text", "language", "model"},
+    "/v1/audio/encodings": {"file", "audio", "audio_base64", "response_format", "sample_rate", "bit_rate"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
@@ -41,6 +42,7 @@ RECORDINGS = {
     "/v1/audio/speech": {JSON: ["ref_audio"]},
     "/v1/audio/transcriptions": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/alignments": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
+    "/v1/audio/encodings": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/translations": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/voices": {FORM: ["file", "audio_sample", "ref_audio"], JSON: ["ref_audio", "audio_sample"]},
 }
