@@ -2,8 +2,8 @@
 //
 // usage: page.mjs PART URL BROWSER RECORDING [NAME ...]
 //
-// PART `real` needs the default TTS model NAME 1, the ASR model NAME 2 of English alone and NAME 3 of many languages, `speakers` one
-// that tells speakers apart, `delete` a model NAME 1 of its store, `key` a server with the key NAME 1, `voices` one
+// PART `real` needs the default TTS model NAME 1, the ASR model NAME 2 of English alone and NAME 3 of many languages, `lexicons` one
+// that saves lexicons and says each byte for as long, `speakers` one that tells speakers apart, `delete` a model NAME 1 of its store, `key` a server with the key NAME 1, `voices` one
 // whose model NAME 1 clones voices, `empty` one whose default model NAME 1 is not installed, `pull` one that can pull it
 // besides, `converse` a chat model with long answers, `model` any chat model. RECORDING is the microphone. Pictures are written
 // to the folder IZWI_PICTURES, if that is set. Exits with a stack trace at the first fault; prints one line for each check that
@@ -16,7 +16,7 @@ import { WAIT, accessible, browser, everywhere, failure, folder, names, open, ov
 import { installs, keeps, themes } from "./page/keeping.mjs";
 import { distinguishes, listens, translates } from "./page/listening.mjs";
 import { deletes, lists, manages, measures } from "./page/managing.mjs";
-import { speaks } from "./page/speaking.mjs";
+import { speaks, spells } from "./page/speaking.mjs";
 
 const parts = {
   async real(page) {
@@ -35,6 +35,10 @@ const parts = {
     await themes();
     await installs();
     await everywhere("ready");
+  },
+
+  async lexicons(page) {
+    await spells(page);
   },
 
   async speakers(page) {

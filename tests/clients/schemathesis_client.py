@@ -30,6 +30,7 @@ BEYOND_THE_SCHEMA = {
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     "/v1/lexicons": {"text", "entries"},
     # The server of the test has no store.
+    "/v1/models/{id}": {"model", "id"},
     "/v1/models/{id}/pull": {"model"},
     "/v1/speak": {"text", "encoding", "container", "sample_rate", "bit_rate", "speed", "model", "voice", "seed", "language"},
     "/v1/listen": {"body", "model", "language", "detect_language", "utterances", "encoding", "sample_rate", "punctuate"}

@@ -52,11 +52,10 @@ async fn check(server: &TestServer, part: &str, rest: &[&str]) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_speaks_transcribes_and_shows_models_and_metrics() -> Result<()> {
-    let (voices, lexicons) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let voices = tempfile::tempdir()?;
     let store = Store::open(Some(home()))?;
     let server = real_server(|config| {
         config.voices = Some(VoiceStore::at(voices.path()));
-        config.lexicons = LexiconStore::open(Some(lexicons.path().to_path_buf()));
         config.vad_weights = Some(store.vad_weights());
         config.store = Some(store);
     })
@@ -64,11 +63,25 @@ async fn the_page_speaks_transcribes_and_shows_models_and_metrics() -> Result<()
     check(&server, "real", &[DEFAULT_MODEL, LISTENER, MULTILINGUAL]).await
 }
 
+/// Each byte is said for as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_adds_chooses_and_deletes_a_lexicon() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let lexicons = LexiconStore::open(Some(home.path().to_path_buf()));
+    let setup = Setup::reader("page-lexicons").server(|config| config.lexicons = lexicons);
+    let setup = setup.engine(|engine| engine.home = Some(home.path().to_path_buf()));
+    check(&setup.start().await?, "lexicons", &[]).await
+}
+
 /// Speakers are two, who take turns each second.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_tells_speakers_apart() -> Result<()> {
-    const SAYS: [&str; 11] =
-        ["how are you", "fine", "good", "and", "you", "well", "I", "am", "fine", "as", "well"];
+    const SAYS: [&str; 4] = [
+        "Good morning, everybody. Shall we begin with the harbour?",
+        "Yes. The pilots have asked for two more boats.",
+        "Who pays for them?",
+        "The town does, as it always has.",
+    ];
     let server = Setup::listener_of("page-words", &SAYS).start().await?;
     let config = EngineCoreConfig {
         model: "page-speakers".to_owned(),
