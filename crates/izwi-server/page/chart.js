@@ -34,7 +34,7 @@ export class Chart {
     }
     const shown = Object.entries(points).filter(([, value]) => value !== null);
     const text = shown.map(([name, value]) => (name ? `${name} ${this.#format(value)}` : this.#format(value))).join(" · ");
-    this.#now.textContent = text.length > 48 ? `${shown.length} streams` : text || "–";
+    this.#now.textContent = text.length > 70 ? `${shown.length} streams` : text || "–";
     this.#now.toggleAttribute("data-long", this.#now.textContent.length > 22);
     this.#canvas.setAttribute("aria-label", `${this.#title}: ${this.#now.textContent}`);
     this.draw();
