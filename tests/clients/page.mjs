@@ -196,6 +196,15 @@ const parts = {
     await page.getByRole("button", { name: "Stop talking" }).press("Enter");
     await page.getByRole("button", { name: "Start talking" }).waitFor(WAIT);
     passed("speech is answered, and interrupts the answer");
+
+    // A server with a catalogue, in which its pipelines are not.
+    const known = { id: "a-model", tasks: ["chat"], languages: [], description: "", installed: false, bytes: 0, pull: null };
+    await page.route("**/v1/catalogue", (route) => route.fulfill({ json: { object: "list", data: [known] } }));
+    const model = page.locator("#converse-model");
+    await model.locator("option", { hasText: "(pipeline)" }).waitFor({ state: "attached", ...WAIT });
+    await shows(page, "converse-about", "a language model answers");
+    await accessible(page, "a pipeline");
+    passed("pipelines are told from models");
   },
 
   async model(page) {
