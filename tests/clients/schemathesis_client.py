@@ -23,12 +23,14 @@ BEYOND_THE_SCHEMA = {
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/alignments": {"file", "audio", "audio_base64", "text", "language", "model"},
+    "/v1/audio/encodings": {"file", "audio", "audio_base64", "response_format", "sample_rate", "bit_rate"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
     | {"known_speaker_names", "known_speaker_references", "max_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     "/v1/lexicons": {"text", "entries"},
     # The server of the test has no store.
+    "/v1/models/{id}": {"model", "id"},
     "/v1/models/{id}/pull": {"model"},
     "/v1/speak": {"text", "encoding", "container", "sample_rate", "bit_rate", "speed", "model", "voice", "seed", "language"},
     "/v1/listen": {"body", "model", "language", "detect_language", "utterances", "encoding", "sample_rate", "punctuate"}
@@ -41,6 +43,7 @@ RECORDINGS = {
     "/v1/audio/speech": {JSON: ["ref_audio"]},
     "/v1/audio/transcriptions": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/alignments": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
+    "/v1/audio/encodings": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/translations": {FORM: ["file"], JSON: ["audio", "audio_base64"]},
     "/v1/audio/voices": {FORM: ["file", "audio_sample", "ref_audio"], JSON: ["ref_audio", "audio_sample"]},
 }

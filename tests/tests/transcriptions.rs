@@ -172,6 +172,32 @@ async fn a_stream_sends_words_during_transcription() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_verbose_stream_sends_the_segments_of_the_whole_transcript() -> Result<()> {
+    let server = Setup::listener("timed-events").start().await?;
+    let fields = json!({"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]});
+    let whole: Value = by_json(&server, fields.clone()).await?.json().await?;
+    let mut streamed = fields;
+    streamed["stream"] = json!(true);
+    let body = by_json(&server, streamed).await?.text().await?;
+    let events = body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let events = events.map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
+    let segments: Vec<_> = events.iter().filter(|event| event["type"] == "transcript.segment").collect();
+    let expected = whole["segments"].as_array().context("segments")?;
+    assert!(segments.len() == expected.len() && segments.len() > 1, "{body}");
+    for (segment, expected) in segments.iter().zip(expected) {
+        for member in ["start", "end", "text"] {
+            assert_eq!(segment[member], expected[member], "{segment}");
+        }
+    }
+    let words: Vec<_> = segments.iter().filter_map(|segment| segment["words"].as_array()).flatten().collect();
+    assert_eq!(words, whole["words"].as_array().context("words")?.iter().collect::<Vec<_>>());
+    let done = events.last().context("an event")?;
+    assert_eq!((&done["type"], &done["text"]), (&json!("transcript.text.done"), &whole["text"]));
+    assert!(done["languages"].is_array(), "{done}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn statistics_of_a_stream_are_sent_as_trailers() -> Result<()> {
     let server = Setup::listener("event-trailers").start().await?;
     let json = body(json!({"stream": true})).to_string();
@@ -425,7 +451,6 @@ async fn unsupported_values_are_refused_by_field() -> Result<()> {
         (json!({"timestamp_granularities": "word"}), "timestamp_granularities"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"stream": true, "response_format": "srt"}), "stream"),
-        (json!({"stream": true, "response_format": "verbose_json"}), "stream"),
         (json!({"seed": -1}), "seed"),
         (json!({"priority": "urgent"}), "priority"),
         (json!({"prompt": "a".repeat(70_000)}), "prompt"),

@@ -89,3 +89,21 @@ export async function socket(path) {
   opened.onerror = null;
   return opened;
 }
+
+// The events of a streamed answer, each parsed. https://html.spec.whatwg.org/multipage/server-sent-events.html
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw new ApiError(0, event.error);
+      yield event;
+    }
+  }
+}

@@ -21,6 +21,7 @@ export class Chart {
     this.#now.textContent = "–";
     this.#canvas.setAttribute("aria-label", `${title}: nothing yet`);
     new ResizeObserver(() => this.draw()).observe(this.#canvas);
+    addEventListener("themechange", () => this.draw());
   }
 
   // A point of each series; null where there is none. Series that are left out end.
@@ -33,7 +34,8 @@ export class Chart {
     }
     const shown = Object.entries(points).filter(([, value]) => value !== null);
     const text = shown.map(([name, value]) => (name ? `${name} ${this.#format(value)}` : this.#format(value))).join(" · ");
-    this.#now.textContent = text.length > 48 ? `${shown.length} streams` : text || "–";
+    this.#now.textContent = text.length > 70 ? `${shown.length} streams` : text || "–";
+    this.#now.toggleAttribute("data-long", this.#now.textContent.length > 22);
     this.#canvas.setAttribute("aria-label", `${this.#title}: ${this.#now.textContent}`);
     this.draw();
   }

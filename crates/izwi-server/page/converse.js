@@ -5,6 +5,7 @@ import { socket } from "./api.js";
 import { capture } from "./capture.js";
 import { $, choices, make, ms, say, sayError } from "./dom.js";
 import { Player, RATE, fromPcm, toPcm } from "./player.js";
+import { remember } from "./settings.js";
 import { models, state, tellMissing } from "./service.js";
 import { Waveform } from "./waveform.js";
 
@@ -18,13 +19,25 @@ let interruptions = 0;
 const toBase64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)));
 const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
 
+// A chat model that a catalogue does not have is of the server's settings: a pipeline.
+const isPipeline = (id) => state.catalogue.length > 0 && !state.catalogue.some((entry) => entry.id === id);
+
+// What the chosen model is.
+function describe() {
+  const id = $("converse-model").value;
+  const known = state.catalogue.find((entry) => entry.id === id)?.description;
+  const pipeline = "A pipeline: one model transcribes, a language model answers, one speaks. Only text leaves for the language model.";
+  say($("converse-about"), known ?? (id && isPipeline(id) ? pipeline : ""));
+}
+
 function refresh() {
   const able = models("chat");
   choices(
     $("converse-model"),
-    able.map(({ id }) => ({ value: id, label: id })),
+    able.map(({ id }) => ({ value: id, label: isPipeline(id) ? `${id} (pipeline)` : id })),
     "no model",
   );
+  describe();
   tellMissing($("converse-notice"), "converses", able.length > 0, ({ tasks }) => tasks.includes("chat"));
   for (const id of ["start", "send", "text"]) $(`converse-${id}`).disabled = !able.length && !talk;
   $("converse-model").disabled ||= talk !== null;
@@ -104,6 +117,7 @@ class Talk {
         length = 0;
       }
     });
+    $("converse-wave").hidden = false;
     wave.reset(this.#recorder.rate);
     this.#configure(this.#recorder.rate);
     say($("converse-status"), "Listening: speak now");
@@ -204,6 +218,7 @@ class Talk {
     this.#player.close();
     await this.#recorder?.stop();
     this.#recorder = null;
+    $("converse-wave").hidden = true;
     $("converse-stop").disabled = true;
     $("converse-start").textContent = "Start talking";
     $("converse-start").setAttribute("aria-pressed", "false");
@@ -252,5 +267,7 @@ export function start() {
   $("converse-start").addEventListener("click", toggle);
   $("converse-stop").addEventListener("click", () => talk?.interrupt());
   $("converse-form").addEventListener("submit", write);
+  $("converse-model").addEventListener("change", describe);
+  remember("converse-model", "converse-style");
   state.changed.addEventListener("change", refresh);
 }

@@ -22,9 +22,10 @@ export function say(element, text, kind = "") {
 
 export const sayError = (element, error) => say(element, error.message ?? String(error), "error");
 
-// Fills a select, and keeps its choice where that is still there.
+// Fills a select, and keeps its choice where that is still there. `data-wanted` is a choice that may come later.
 export function choices(select, options, empty) {
-  const before = select.value;
+  const { wanted } = select.dataset;
+  const before = options.some(({ value }) => value === wanted) ? wanted : select.value;
   const shown = options.length ? options : [{ value: "", label: empty }];
   const same =
     select.options.length === shown.length &&
@@ -46,6 +47,16 @@ export function bytes(count) {
   let unit = 0;
   for (; count >= 1000 && unit < units.length - 1; unit += 1) count /= 1000;
   return `${unit && count < 100 ? count.toFixed(1) : Math.round(count)} ${units[unit]}`;
+}
+
+// A button: `button("Copy", copy, { class: "slim" })`.
+export const button = (label, onclick, attributes = {}) => make("button", { type: "button", class: "slim", onclick, ...attributes }, label);
+
+// Replaces the children of a list where they differ, so that rows keep their place and the focus.
+export function fill(list, elements) {
+  if (elements.length !== list.children.length || elements.some((element, at) => list.children[at] !== element)) {
+    list.replaceChildren(...elements);
+  }
 }
 
 export function clock(total_s) {

@@ -1,15 +1,21 @@
 // The page Listen: live transcripts of the microphone, and of files.
 
-import { ApiError, request, socket } from "./api.js";
+import { ApiError, events, request, socket } from "./api.js";
 import { capture } from "./capture.js";
-import { cues, srt, vtt } from "./captions.js";
-import { $, choices, make, save, say, sayError, seconds } from "./dom.js";
+import { cues, wordsOf } from "./captions.js";
+import { $, choices, say, sayError, seconds } from "./dom.js";
+import { languageChoices, languageName } from "./languages.js";
 import { toPcm, wav } from "./player.js";
-import { models, state, tellMissing } from "./service.js";
+import { remember } from "./settings.js";
+import { languages, models, state, tellMissing } from "./service.js";
+import { Transcript } from "./transcript.js";
 import { Waveform } from "./waveform.js";
 
 let wave;
 let live = null;
+// Files that wait for their turn, and whether one is transcribed.
+const waiting = [];
+let isBusy = false;
 
 function refresh() {
   const listening = models("asr");
@@ -21,123 +27,103 @@ function refresh() {
   tellMissing($("listen-notice"), "listens", listening.length > 0, ({ tasks }) => tasks.includes("asr"));
   $("listen-record").disabled = !live && !listening.length;
   $("listen-files").disabled = !listening.length;
+  showModel();
 }
 
-// The result of one recording: its text with times, and what can be saved of it.
-class Transcript {
-  words = [];
-  segments = [];
-  #spans = [];
-
-  constructor(name) {
-    this.name = name;
-    this.text = make("p", { class: "words", tabindex: "0", "aria-label": `Transcript of ${name}`, role: "log", "aria-live": "polite" });
-    this.audio = make("audio", { controls: true, "aria-label": `Recording ${name}` });
-    this.status = make("p", { class: "status", role: "status" });
-    const button = (label, click) => make("button", { type: "button", class: "slim", disabled: true, onclick: click }, label);
-    const base = name.replace(/\.[a-z0-9]+$/i, "");
-    this.buttons = [
-      button("Copy", () => this.#copy()),
-      button("SRT", () => save(new Blob([srt(this.segments)], { type: "application/x-subrip" }), `${base}.srt`)),
-      button("VTT", () => save(new Blob([vtt(this.segments)], { type: "text/vtt" }), `${base}.vtt`)),
-    ];
-    const title = make("h2", {}, name);
-    this.element = make("article", { class: "card result" }, title, this.text, this.audio, make("div", { class: "actions" }, ...this.buttons, this.status));
-    this.audio.addEventListener("timeupdate", () => this.#light());
-    this.audio.addEventListener("seeked", () => this.#light());
-    this.text.addEventListener("click", ({ target }) => {
-      if (target.dataset.start === undefined || !this.audio.src) return;
-      this.audio.currentTime = Number(target.dataset.start);
-      this.audio.play();
-    });
-    $("listen-results").prepend(this.element);
-  }
-
-  // Appends words, each {text, start, end} in seconds; `start` is null where the times are not known.
-  addWords(words) {
-    for (const word of words) {
-      const times = word.start !== null && { "data-start": word.start, "data-end": word.end, title: seconds(word.start) };
-      const span = make("span", times || {}, word.text);
-      if (times) this.#spans.push(span);
-      const partial = this.text.querySelector(".partial");
-      const gap = this.text.firstChild && this.text.firstChild !== partial ? " " : "";
-      const nodes = gap ? [gap, span] : [span];
-      if (partial) partial.before(...nodes);
-      else this.text.append(...nodes);
-      this.words.push(word);
-    }
-    this.text.scrollTop = this.text.scrollHeight;
-  }
-
-  addText(text) {
-    this.text.append(text);
-  }
-
-  set partial(text) {
-    let span = this.text.querySelector(".partial");
-    if (!text) return void span?.remove();
-    if (!span) this.text.append((span = make("span", { class: "partial", "aria-hidden": "true" })));
-    say(span, this.words.length ? text : text.trimStart());
-    this.text.scrollTop = this.text.scrollHeight;
-  }
-
-  set recording(blob) {
-    this.audio.src = URL.createObjectURL(blob);
-  }
-
-  done(message) {
-    this.partial = "";
-    this.buttons.forEach((each) => (each.disabled = !this.text.textContent.trim()));
-    say(this.status, message);
-  }
-
-  #light() {
-    const now = this.audio.currentTime;
-    for (const span of this.#spans) {
-      const isNow = now > 0 && now >= Number(span.dataset.start) && now < Number(span.dataset.end);
-      span.classList.toggle("now", isNow);
-    }
-  }
-
-  async #copy() {
-    try {
-      await navigator.clipboard.writeText(this.text.textContent.trim());
-      say(this.status, "Copied");
-    } catch {
-      say(this.status, "The browser allows no copy; select the text instead.", "error");
-    }
-  }
+// What the chosen model can do.
+function showModel() {
+  const id = $("listen-model").value;
+  choices($("listen-language"), languageChoices(languages(id), "Detected"));
+  const model = state.models.find((each) => each.id === id);
+  const known = languages(id);
+  const translates = model?.translates ?? known.length !== 1;
+  $("listen-task").options[1].disabled = !translates;
+  if (!translates && $("listen-task").value === "translate") $("listen-task").value = "transcribe";
+  const diarizes = models("diarize").length > 0;
+  $("listen-speakers").disabled = !diarizes || $("listen-task").value === "translate";
+  say($("listen-speakers-why"), diarizes ? "" : "needs a model that tells speakers apart, see Models");
 }
 
-async function transcribeFile(file) {
-  const transcript = new Transcript(file.name);
-  transcript.recording = file;
-  say(transcript.status, "Transcribing");
+function formOf(file, options) {
   const form = new FormData();
   form.append("file", file, file.name);
-  form.append("model", $("listen-model").value);
-  form.append("response_format", "verbose_json");
-  form.append("timestamp_granularities[]", "word");
-  form.append("timestamp_granularities[]", "segment");
-  if ($("listen-language").value.trim()) form.append("language", $("listen-language").value.trim());
+  form.append("model", options.model);
+  if (options.language) form.append("language", options.language);
+  if (options.speakers && options.task !== "translate") form.append("response_format", "diarized_json");
+  else {
+    form.append("response_format", "verbose_json");
+    form.append("timestamp_granularities[]", "word");
+    form.append("timestamp_granularities[]", "segment");
+  }
+  return form;
+}
+
+const timed = ({ start, end, text, words, speaker }) => ({ start, end, speaker, words: wordsOf(text.trim(), words ?? []) });
+
+// Transcribes a file while its text comes. Returns the code of its language, where it is told.
+async function stream(file, options, transcript, signal) {
+  const form = formOf(file, options);
+  form.append("stream", "true");
+  const route = options.task === "translate" ? "translations" : "transcriptions";
+  const answer = await request(`/v1/audio/${route}`, { method: "POST", body: form, signal });
+  let heard = "";
+  for await (const event of events(answer)) {
+    if (event.type === "transcript.text.delta") transcript.heard = heard += event.delta;
+    else if (event.type === "transcript.segment" || event.type === "transcript.text.segment") {
+      transcript.addSegment(timed(event));
+      if (!event.speaker) transcript.covered(event.text);
+      transcript.progress(event.end);
+    } else if (event.type === "transcript.text.done") return event.languages?.[0]?.code;
+  }
+  throw new ApiError(0, { message: "The connection was lost." });
+}
+
+async function transcribeFile({ file, options, transcript, control }) {
   const begun = performance.now();
+  say(transcript.status, options.task === "translate" ? "Translating" : "Transcribing");
+  transcript.progress();
   try {
-    const answer = await (await request("/v1/audio/transcriptions", { method: "POST", body: form })).json();
-    const words = (answer.words ?? []).map(({ word, start, end }) => ({ text: word.trim(), start, end }));
-    if (words.length) transcript.addWords(words);
-    else transcript.addText(answer.text.trim());
-    transcript.segments = answer.segments ?? [];
-    const took = (performance.now() - begun) / 1000;
-    const language = answer.language ? `, ${answer.language}` : "";
-    transcript.done(answer.text.trim() ? `${seconds(answer.duration)} in ${seconds(took)}${language}` : "No speech was found.");
+    const language = await stream(file, options, transcript, control.signal);
+    const { script, audio } = transcript;
+    if (language) script.language = language;
+    script.duration = Number.isFinite(audio.duration) ? audio.duration : (script.segments.at(-1)?.end ?? 0);
+    const took = seconds((performance.now() - begun) / 1000);
+    const name = language ? `, ${languageName(language)}` : "";
+    transcript.done(script.segments.length ? `${seconds(script.duration)} in ${took}${name}` : "No speech was found.");
   } catch (error) {
-    sayError(transcript.status, error);
+    const isCancelled = error.name === "AbortError";
+    transcript.done(isCancelled ? "Cancelled" : error.message, isCancelled ? "" : "error");
   }
 }
 
 // One after the other: the server batches what several clients send.
 async function transcribeFiles(files) {
-  for (const file of files) await transcribeFile(file);
+  for (const file of files) {
+    const options = { model: $("listen-model").value, language: $("listen-language").value, task: $("listen-task").value, speakers: $("listen-speakers").checked && !$("listen-speakers").disabled };
+    const control = new AbortController();
+    const script = { name: file.name, model: options.model, language: options.language || null, duration: null, segments: [] };
+    const item = { file, options, control };
+    const cancel = () => {
+      control.abort();
+      // One that waits has nothing to end.
+      const at = waiting.indexOf(item);
+      if (at >= 0) waiting.splice(at, 1)[0].transcript.done("Cancelled");
+    };
+    const transcript = new Transcript(script, cancel);
+    transcript.onclose = cancel;
+    transcript.recording = file;
+    say(transcript.status, "Waiting for its turn");
+    waiting.push(Object.assign(item, { transcript }));
+  }
+  if (isBusy) return;
+  isBusy = true;
+  while (waiting.length) await transcribeFile(waiting.shift());
+  isBusy = false;
+}
+
+// Shows a transcript of the history.
+export async function open(entry) {
+  Transcript.of(entry).element.scrollIntoView({ block: "start" });
 }
 
 async function record() {
@@ -158,8 +144,10 @@ async function record() {
     channel?.close();
     if (transcript) {
       transcript.recording = wav(pieces, recorder.rate);
+      transcript.script.duration = pieces.reduce((sum, piece) => sum + piece.length, 0) / recorder.rate;
       transcript.done("");
     }
+    $("listen-wave").hidden = true;
     say($("listen-status"), message, kind);
     button.setAttribute("aria-pressed", "false");
     button.textContent = "Record";
@@ -174,35 +162,39 @@ async function record() {
       else early.push(samples);
     });
     live = recorder;
+    $("listen-wave").hidden = false;
     wave.reset(recorder.rate);
     const opened = await socket("/v1/audio/transcriptions/stream");
     const config = { model: $("listen-model").value, sample_rate: recorder.rate, word_times: true };
-    if ($("listen-language").value.trim()) config.language = $("listen-language").value.trim();
+    if ($("listen-language").value) config.language = $("listen-language").value;
     opened.send(JSON.stringify({ type: "session.config", ...config }));
     early.splice(0).forEach((samples) => opened.send(toPcm(samples)));
     channel = opened;
   } catch (error) {
     await live?.stop();
     live = null;
+    $("listen-wave").hidden = true;
     refresh();
     return sayError($("listen-status"), error);
   }
-  transcript = new Transcript(`Recording ${new Date().toLocaleTimeString()}`);
+  const name = `Recording ${new Date().toLocaleTimeString()}`;
+  transcript = new Transcript({ name, model: $("listen-model").value, language: $("listen-language").value || null, duration: null, segments: [] });
   channel.onmessage = ({ data }) => {
     const event = JSON.parse(data);
     if (event.type === "speech.started") say($("listen-status"), "Listening");
     else if (event.type === "partial") transcript.partial = event.text;
     else if (event.type === "committed") {
-      const words = (event.words ?? []).map((word) => ({ text: word.text, start: word.start_ms / 1000, end: word.end_ms / 1000 }));
+      const words = (event.words ?? []).map((word) => ({ gap: " ", text: word.text.trim(), start: word.start_ms / 1000, end: word.end_ms / 1000 }));
       // A text whose words could not be found in the audio.
-      if (!words.length && event.text.trim()) words.push({ text: event.text.trim(), start: null });
+      if (!words.length && event.text.trim()) words.push({ gap: " ", text: event.text.trim(), start: null, end: null });
       turnWords.push(...words);
       transcript.addWords(words);
     } else if (event.type === "turn.end") {
       transcript.partial = "";
       const [start, end] = [event.start_ms / 1000, event.end_ms / 1000];
-      if (turnWords.some((word) => word.start === null)) transcript.segments.push({ start, end, text: event.text });
-      else transcript.segments.push(...cues(turnWords));
+      const isTimed = turnWords.every((word) => word.start !== null);
+      const segments = isTimed ? cues(turnWords) : [{ start, end, words: turnWords }];
+      for (const segment of segments) transcript.addSegment({ start: segment.start, end: segment.end, words: segment.words }, true);
       turnWords = [];
     } else if (event.type === "error") {
       end(event.message, "error");
@@ -241,5 +233,7 @@ export function start() {
     if ($("listen-files").disabled) return;
     transcribeFiles([...event.dataTransfer.files]);
   });
+  remember("listen-model", "listen-language", "listen-task", "listen-speakers");
+  for (const id of ["listen-model", "listen-task"]) $(id).addEventListener("change", showModel);
   state.changed.addEventListener("change", refresh);
 }

@@ -4,20 +4,22 @@ import { $, say } from "./dom.js";
 import { ApiError, read, state } from "./service.js";
 import * as converse from "./converse.js";
 import * as engine from "./engine.js";
+import * as history from "./history.js";
 import * as listen from "./listen.js";
 import * as models from "./models.js";
+import { keepForOffline } from "./offline.js";
 import * as speak from "./speak.js";
 import * as voices from "./voices.js";
 
-const pages = { speak, listen, converse, voices, models, engine };
+const pages = { speak, listen, converse, voices, models, history, engine };
 const READ_MS = 5000;
 const BUSY_MS = 700;
 
 function show() {
   const wanted = location.hash.slice(1);
-  // The skip link and the like are no pages.
-  if (wanted && !pages[wanted]) return;
-  const name = wanted || "speak";
+  // The skip link and the like are no pages: the one that is shown stays.
+  if (wanted && !pages[wanted] && document.querySelector("nav [aria-current]")) return;
+  const name = pages[wanted] ? wanted : "speak";
   for (const [id, page] of Object.entries(pages)) {
     $(`page-${id}`).hidden = id !== name;
     page.shown?.(id === name);
@@ -61,3 +63,4 @@ addEventListener("hashchange", () => {
 });
 show();
 watch();
+keepForOffline();

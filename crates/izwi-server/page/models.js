@@ -1,12 +1,35 @@
-// The page Models: pull with progress, load, unload, memory.
+// The page Models: search, pull with progress, load, unload, delete, memory.
 
-import { postJson } from "./api.js";
-import { $, bytes, make, say, sayError } from "./dom.js";
+import { postJson, request } from "./api.js";
+import { $, bytes, fill, make, say, sayError } from "./dom.js";
+import { languageName } from "./languages.js";
 import { read, state } from "./service.js";
 
-const TASKS = { tts: "speaks", asr: "listens", chat: "converses" };
-const STATES = { ready: "loaded", unloaded: "not loaded", given_up: "given up" };
+const TASKS = { tts: "speaks", asr: "listens", chat: "converses", diarize: "tells speakers apart", turn: "finds ends of turns" };
+// Plain words for the states of the API.
+const STATES = {
+  ready: "loaded",
+  unloaded: "not loaded",
+  loading: "loading",
+  unloading: "unloading",
+  failed: "failed to load",
+  restarting: "starting again",
+  given_up: "given up",
+  draining: "finishing",
+  stopped: "stopped",
+  dead: "stopped by a fault",
+};
+const SHOWN_LANGUAGES = 4;
+const FILTERS = {
+  all: () => true,
+  loaded: ({ offered }) => offered?.state === "ready",
+  tts: ({ tasks }) => tasks.includes("tts"),
+  asr: ({ tasks }) => tasks.includes("asr"),
+  chat: ({ tasks }) => tasks.includes("chat"),
+  clones: (entry) => entry.clones_voices,
+};
 const rows = new Map();
+let deleting = null;
 
 async function act(id, action, done) {
   say($("models-status"), `${action} ${id} …`);
@@ -22,11 +45,36 @@ async function act(id, action, done) {
   await read().catch(() => {});
 }
 
+// Asks for the name of the model before its files are deleted.
+function askToDelete(entry) {
+  deleting = entry.id;
+  say($("delete-what"), `${entry.id} leaves this machine${entry.bytes ? `, and ${bytes(entry.bytes)} are free` : ""}. It can be pulled again.`);
+  $("delete-name").value = "";
+  $("delete-name").placeholder = entry.id;
+  $("delete-go").disabled = true;
+  $("delete-dialog").showModal();
+}
+
+async function remove(event) {
+  event.preventDefault();
+  const id = deleting;
+  if ($("delete-name").value.trim() !== id) return;
+  $("delete-dialog").close();
+  say($("models-status"), `Deleting ${id} …`);
+  try {
+    await request(`/v1/models/${encodeURIComponent(id)}`, { method: "DELETE" });
+    say($("models-status"), `${id} is deleted`);
+  } catch (error) {
+    sayError($("models-status"), error);
+  }
+  await read().catch(() => {});
+}
+
 // All models: those of the catalogue, and those that the server offers without one.
 function all() {
   const known = new Map(state.catalogue.map((entry) => [entry.id, entry]));
   for (const model of state.models) {
-    const entry = known.get(model.id) ?? { id: model.id, description: "", installed: true, tasks: model.tasks, bytes: 0 };
+    const entry = known.get(model.id) ?? { id: model.id, description: "", installed: true, tasks: model.tasks, bytes: 0, isOwn: true };
     known.set(model.id, { ...entry, offered: model });
   }
   return [...known.values()].sort((a, b) => a.id.localeCompare(b.id));
@@ -39,12 +87,19 @@ function newRow(id) {
     about: make("p", { class: "about" }),
     facts: make("p", { class: "about" }),
     button: make("button", { type: "button", class: "slim" }),
+    remove: make("button", { type: "button", class: "slim", "aria-label": `Delete ${id}` }, "Delete"),
     bar: make("progress", { "aria-label": `Pull of ${id}`, hidden: true }),
     failed: make("p", { class: "failed", hidden: true }),
   };
   const body = make("div", {}, row.name, row.tag, row.about, row.facts);
-  row.element = make("li", { "data-model": id }, body, make("div", { class: "actions" }, row.button), row.bar, row.failed);
+  row.element = make("li", { "data-model": id }, body, make("div", { class: "actions" }, row.button, row.remove), row.bar, row.failed);
   return row;
+}
+
+function languagesOf({ languages = [] }) {
+  const names = languages.filter((code) => code !== "mul").map(languageName);
+  const more = names.length - SHOWN_LANGUAGES;
+  return names.slice(0, SHOWN_LANGUAGES).join(", ") + (more > 0 ? ` and ${more} more languages` : "");
 }
 
 function show(entry) {
@@ -58,14 +113,16 @@ function show(entry) {
   row.tag.dataset.state = offered?.state ?? "";
   row.tag.hidden = !row.tag.textContent;
   say(row.about, entry.description);
+  row.about.hidden = !entry.description;
   const facts = [
     entry.tasks.map((task) => TASKS[task] ?? task).join(", "),
     entry.clones_voices && "clones voices",
-    entry.languages?.slice(0, 6).join(" ") + (entry.languages?.length > 6 ? ` and ${entry.languages.length - 6} more` : ""),
-    memory ? `${bytes(memory)} in memory` : entry.bytes ? `${bytes(entry.bytes)} on disk` : entry.download_bytes && `${bytes(entry.download_bytes)} to pull`,
+    languagesOf(entry),
+    entry.bytes ? `${bytes(entry.bytes)} on disk` : entry.download_bytes && `${bytes(entry.download_bytes)} to pull`,
+    memory && `${bytes(memory)} in memory`,
     entry.licence,
   ];
-  say(row.facts, facts.filter((fact) => fact && fact !== "undefined").join(" · "));
+  say(row.facts, facts.filter(Boolean).join(" · "));
 
   const isLoaded = offered?.state === "ready";
   const busy = ["loading", "unloading", "restarting"].includes(offered?.state);
@@ -81,6 +138,8 @@ function show(entry) {
   row.button.setAttribute("aria-label", `${label} ${id}`);
   row.button.onclick = () => act(id, action, done);
   row.button.hidden = isPulling || busy || (isLoaded && offered.default);
+  row.remove.hidden = !entry.installed || entry.isOwn || isPulling || busy || !offered || offered.default;
+  row.remove.onclick = () => askToDelete(entry);
   if (isLoaded && offered.default) say(row.tag, "loaded, default");
 
   row.bar.hidden = !isPulling;
@@ -96,23 +155,34 @@ function show(entry) {
   return row.element;
 }
 
-function fill(list, entries, empty) {
+// Whether a model has all the words of the search, in its name, description, tasks or languages.
+function has(entry, words) {
+  const tasks = entry.tasks.map((task) => TASKS[task] ?? task);
+  const languages = (entry.languages ?? []).flatMap((code) => [code, languageName(code)]);
+  const text = [entry.id, entry.description, entry.licence, ...tasks, ...languages].join(" ").toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+function list(element, entries, empty) {
   const elements = entries.map(show);
   if (!elements.length) elements.push(make("li", { class: "soft" }, empty));
-  // Rows stay where they are, so that the focus does.
-  if (elements.length !== list.children.length || elements.some((element, at) => list.children[at] !== element)) {
-    list.replaceChildren(...elements);
-  }
+  fill(element, elements);
 }
 
 function refresh() {
-  const entries = all();
+  const words = $("models-search").value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = FILTERS[$("models-filter").value];
+  const isNarrowed = words.length > 0 || fits !== FILTERS.all;
+  const entries = all().filter((entry) => has(entry, words) && fits(entry));
   const here = (entry) => entry.installed;
-  fill($("models-installed"), entries.filter(here), state.known ? "None yet: pull one below." : "Reading …");
+  const none = "No model fits the search.";
+  list($("models-installed"), entries.filter(here), isNarrowed ? none : state.known ? "None yet: pull one below." : "Reading …");
   const others = entries.filter((entry) => !here(entry));
-  fill($("models-available"), others, state.catalogue.length ? "All models are installed." : "This server pulls no models.");
+  list($("models-available"), others, isNarrowed ? none : state.catalogue.length ? "All models are installed." : "This server pulls no models.");
   const loaded = Object.values(state.health?.models ?? {}).reduce((sum, { memory_bytes: used = 0 }) => sum + used, 0);
-  say($("models-memory"), loaded ? `Loaded models take ${bytes(loaded)} of memory.` : "");
+  const taken = state.catalogue.reduce((sum, { bytes: size }) => sum + size, 0);
+  const facts = [taken && `Installed models take ${bytes(taken)} on disk`, loaded && `loaded ones ${bytes(loaded)} of memory`].filter(Boolean);
+  say($("models-memory"), facts.length ? `${facts.join(", ")}.` : "");
 }
 
 // Whether something changes by itself, so that it is read more often.
@@ -120,5 +190,10 @@ export const isBusy = () =>
   state.catalogue.some(({ pull }) => pull?.state === "running") || state.models.some((model) => ["loading", "unloading"].includes(model.state));
 
 export function start() {
+  $("models-search").addEventListener("input", refresh);
+  $("models-filter").addEventListener("change", refresh);
+  $("delete-name").addEventListener("input", ({ target }) => ($("delete-go").disabled = target.value.trim() !== deleting));
+  $("delete-form").addEventListener("submit", remove);
+  $("delete-cancel").addEventListener("click", () => $("delete-dialog").close());
   state.changed.addEventListener("change", refresh);
 }

@@ -7,7 +7,7 @@ class PlayerProcessor extends AudioWorkletProcessor {
   constructor() {
     super();
     this.clear();
-    this.tapped = this.exact = false;
+    this.tapped = this.exact = this.paused = false;
     this.quanta = 0;
     this.closed = false;
     this.port.onmessage = ({ data }) => {
@@ -24,6 +24,7 @@ class PlayerProcessor extends AudioWorkletProcessor {
         this.port.postMessage({ type: "cleared" });
       } else if (data.type === "tap") this.tapped = true;
       else if (data.type === "exact") this.exact = true;
+      else if (data.type === "pause") this.paused = data.isPaused;
       else if (data.type === "close") this.closed = true;
     };
   }
@@ -42,6 +43,7 @@ class PlayerProcessor extends AudioWorkletProcessor {
   }
 
   process(_inputs, [[output]]) {
+    if (this.paused) return !this.closed;
     let filled = 0;
     const wasFirst = this.stretcher.played === 0;
     // The head start that the server asked for, counted from the first audio.

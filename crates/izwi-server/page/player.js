@@ -66,6 +66,11 @@ export class Player {
     this.#node.port.postMessage({ type: "now" });
   }
 
+  // Holds still, or goes on where it stopped.
+  pause(isPaused) {
+    this.#node.port.postMessage({ type: "pause", isPaused });
+  }
+
   // No more samples follow.
   end() {
     this.#node.port.postMessage({ type: "end" });

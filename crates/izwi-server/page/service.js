@@ -17,6 +17,12 @@ export const models = (task) =>
 
 export const has = (task) => models(task).length > 0;
 
+// The languages of a model as far as known: as it tells once it is loaded, as the catalogue tells before.
+export function languages(id) {
+  const own = state.models.find((model) => model.id === id)?.languages ?? [];
+  return own.length ? own : (state.catalogue.find((entry) => entry.id === id)?.languages ?? []);
+}
+
 // The voices that a model accepts, loaded or not.
 export const voices = (model) => state.voices.filter((voice) => voice.models.includes(model));
 

@@ -27,11 +27,13 @@ async function play(voice, model, button) {
   say($("voices-status"), `Generating with ${voice}`);
   try {
     trying = await speak({ text: $("voices-line").value.trim() || "Hello.", model, voice }, { first: () => say($("voices-status"), `${voice} speaks`) });
-    const { duration_s } = await trying.done;
+    const { duration_s } = await trying.generated;
+    await trying.done;
     say($("voices-status"), `${voice}: ${seconds(duration_s)}`);
   } catch (error) {
     sayError($("voices-status"), error);
   }
+  trying?.playback.close();
   trying = null;
   button.textContent = "Try";
 }

@@ -20,7 +20,7 @@ export class Waveform {
     this.#element = element;
     this.#follows = follows;
     new ResizeObserver(() => this.#draw()).observe(element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+    addEventListener("themechange", () => this.#draw());
   }
 
   reset(rate) {
@@ -42,6 +42,18 @@ export class Waveform {
     }
     if (this.#follows && this.#peaks.length > 4096) this.#peaks = this.#peaks.slice(-2048);
     this.#draw();
+  }
+
+  // The length of what all the bars show, in seconds.
+  get length() {
+    return this.#peaks.length * BAR_S;
+  }
+
+  // The time at a place of the width, from 0 to 1, in seconds. Bars may take less than the width.
+  timeAt(share) {
+    const room = Math.floor(this.#element.clientWidth / STEP_PX);
+    const group = Math.max(1, Math.ceil(this.#peaks.length / room));
+    return Math.min(this.length, ((share * this.#element.clientWidth) / STEP_PX) * group * BAR_S);
   }
 
   set played(seconds) {

@@ -78,7 +78,8 @@ impl OutputFormat {
     }
 }
 
-fn refused(error: EncodeError) -> ApiError {
+/// An error of a request's rates or format.
+pub(crate) fn refused(error: EncodeError) -> ApiError {
     let param = match error {
         EncodeError::SampleRate { .. } => "sample_rate",
         EncodeError::BitRate { .. } => "bit_rate",

@@ -164,9 +164,9 @@ pub enum ApiError {
     /// The engine of the model failed too often.
     #[error("model '{0}' failed repeatedly and is given up; restart the service, see its log")]
     ModelGivenUp(String),
-    /// Clients may not have models pulled.
+    /// Clients may not have models pulled or deleted.
     #[error(
-        "clients may pull no models here; run `izwi pull {0}` on the server's machine, or set allow_pull"
+        "clients may pull and delete no models here; run `izwi pull {0}` or `izwi rm {0}` on the server's machine, or set allow_pull"
     )]
     PullForbidden(String),
     /// The model cannot be unloaded now.

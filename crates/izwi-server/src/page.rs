@@ -16,6 +16,11 @@ struct Files;
 const POLICY: &str = "default-src 'self'; media-src 'self' blob:; object-src 'none'; base-uri 'none'; \
 form-action 'none'; frame-ancestors 'none'";
 
+/// The service worker, which works for all of the page and not for its own folder alone.
+const WORKER: &str = "worker.js";
+/// <https://www.w3.org/TR/service-workers/#service-worker-allowed>
+const WORKER_SCOPE: (HeaderName, &str) = (HeaderName::from_static("service-worker-allowed"), "/");
+
 /// Headers of every file. Browsers ask each time whether a file has changed: a new version takes effect at once.
 const HEADERS: [(HeaderName, &str); 3] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -41,6 +46,9 @@ pub(crate) fn answer(name: &str, request: &HeaderMap) -> Option<Response> {
     };
     let headers = response.headers_mut();
     headers.extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    if name == WORKER {
+        headers.insert(WORKER_SCOPE.0, HeaderValue::from_static(WORKER_SCOPE.1));
+    }
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(header::ETAG, tag);
     }

@@ -198,11 +198,10 @@ fn check_format(options: &TranscriptionOptions, format: TranscriptFormat) -> Res
 }
 
 fn check_stream(stream: bool, format: TranscriptFormat) -> Result<(), ApiError> {
-    let streams =
-        matches!(format, TranscriptFormat::Json | TranscriptFormat::Text | TranscriptFormat::DiarizedJson);
+    let streams = !matches!(format, TranscriptFormat::Srt | TranscriptFormat::Vtt);
     if stream && !streams {
-        let message = "stream is only for response_format json, text and diarized_json; leave stream or \
-                       response_format out";
+        let message = "stream is only for response_format json, text, verbose_json and diarized_json; leave \
+                       stream or response_format out";
         return Err(ApiError::invalid("stream", message));
     }
     Ok(())

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::config::DEFAULT_MODEL;
-use izwi_core::engine::{Engine, EngineCoreConfig, Precision};
-use izwi_hub::{Store, VoiceStore};
-use izwi_server::{Loader, Recorder, Registry, RegistryConfig, ServerConfig};
+use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{Engine, EngineCoreConfig, Precision, Task};
+use izwi_hub::{LexiconStore, Store, VoiceStore};
+use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Setup, TestServer};
 
 use super::{LISTENER, RECORDING, home, node, real_server, root};
 
 /// The browser: `IZWI_CHROMIUM`, or the first of these names. `cargo xtask test` installs it where it may.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// A model that translates.
+const MULTILINGUAL: &str = "whisper-base";
 const KEY: &str = "a-long-secret-key-for-the-page";
 
 /// The browser; `None`, with a line that says so, where there is none.
@@ -57,7 +60,55 @@ async fn the_page_speaks_transcribes_and_shows_models_and_metrics() -> Result<()
         config.store = Some(store);
     })
     .await?;
-    check(&server, "real", &[DEFAULT_MODEL, LISTENER]).await
+    check(&server, "real", &[DEFAULT_MODEL, LISTENER, MULTILINGUAL]).await
+}
+
+/// Each byte is said for as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_adds_chooses_and_deletes_a_lexicon() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let lexicons = LexiconStore::open(Some(home.path().to_path_buf()));
+    let setup = Setup::reader("page-lexicons").server(|config| config.lexicons = lexicons);
+    let setup = setup.engine(|engine| engine.home = Some(home.path().to_path_buf()));
+    check(&setup.start().await?, "lexicons", &[]).await
+}
+
+/// Speakers are two, who take turns each second.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_tells_speakers_apart() -> Result<()> {
+    const SAYS: [&str; 4] = [
+        "Good morning, everybody. Shall we begin with the harbour?",
+        "Yes. The pilots have asked for two more boats.",
+        "Who pays for them?",
+        "The town does, as it always has.",
+    ];
+    let server = Setup::listener_of("page-words", &SAYS).start().await?;
+    let config = EngineCoreConfig {
+        model: "page-speakers".to_owned(),
+        admission: false,
+        ..EngineCoreConfig::default()
+    };
+    let model =
+        SimulatedModel { transcribes: true, diarizes: true, sample_rate: 16_000, ..Default::default() };
+    let engine = Engine::with_executor(config.clone(), Box::new(SimulatedExecutor::new(&config, model)))?;
+    engine.ready().await?;
+    server.registry.set(config.model, Slot::Ready(engine));
+    check(&server, "speakers", &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_deletes_a_model_once_its_name_is_written() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::create_dir_all(folder.path().join("models/page-old"))?;
+    let loader: Loader = Arc::new(|name: &str| Err(format!("model '{name}' is not installed")));
+    let offer = Offer { id: "page-old".to_owned(), tasks: vec![Task::Tts], bytes: 0 };
+    let registry = Registry::with_loader(RegistryConfig::new(DEFAULT_MODEL), vec![offer], loader);
+    let store = Some(Store::open(Some(folder.path().to_path_buf()))?);
+    let config = ServerConfig { store, ..ServerConfig::default() };
+    let server = TestServer::listen(config, registry, Recorder::install()?).await?;
+    check(&server, "delete", &["page-old"]).await?;
+    ensure!(browser().is_none() || !folder.path().join("models/page-old").exists(), "its files are there");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -343,7 +343,7 @@ pub(crate) static TABLE: &[Setting] = &[
         OfSection,
         "allow_pull",
         server.config.allow_pull,
-        "Whether clients may have models pulled; without it models are installed with `izwi pull` alone"
+        "Whether clients may have models pulled and deleted; without it models are installed with `izwi pull` alone"
     ),
     switch!(
         Server,

@@ -47,6 +47,15 @@ pub(crate) struct ModelObject {
     pub(crate) clones_voices: Option<bool>,
 }
 
+/// A model whose files were removed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ModelDeleted {
+    pub(crate) id: String,
+    #[schema(schema_with = schemas::model_object)]
+    pub(crate) object: &'static str,
+    pub(crate) deleted: bool,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub struct VoiceList {
     #[schema(schema_with = schemas::list_object)]

@@ -183,7 +183,8 @@ pub(crate) fn speech_bit_rate() -> Object {
 }
 
 pub(crate) fn transcript_format() -> Object {
-    let description = "Form of the answer. With `stream` only `json`, `text` and `diarized_json`.";
+    let description =
+        "Form of the answer. With `stream` only `json`, `text`, `verbose_json` and `diarized_json`.";
     optional(&TRANSCRIPT_FORMATS, "json", description)
 }
 

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::diarized_segment::DiarizedSegment;
 use super::schemas;
+use super::timed_segment::TimedSegment;
 use crate::extract::WithOptions;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -21,7 +22,7 @@ pub struct TranscriptionRequest {
     /// Another name of `audio`.
     #[schema(format = "base64-audio")]
     pub(crate) audio_base64: Option<String>,
-    /// Form of the answer. `stream` allows `json`, `text` and `diarized_json`.
+    /// Form of the answer. `stream` allows `json`, `text`, `verbose_json` and `diarized_json`.
     #[schema(schema_with = schemas::transcript_format)]
     pub(crate) response_format: Option<String>,
     /// Whether the text is sent as server-sent events while it is recognised.
@@ -144,6 +145,9 @@ pub(crate) enum TranscriptEvent {
     /// With `response_format` `diarized_json`, in place of deltas.
     #[serde(rename = "transcript.text.segment")]
     Segment(DiarizedSegment),
+    /// With `response_format` `verbose_json`, besides deltas: a segment whose text is final.
+    #[serde(rename = "transcript.segment")]
+    TimedSegment(TimedSegment),
     #[serde(rename = "transcript.text.done")]
     Done {
         text: String,

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::schemas;
 use super::seconds::rounded;
+use super::timed_segment::VerboseWord;
 use super::transcription::DurationUsage;
 
 /// The verbose form of a transcript. Times in seconds.
@@ -45,13 +46,6 @@ struct VerboseSegment {
     no_speech_prob: f32,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-struct VerboseWord {
-    word: String,
-    start: f64,
-    end: f64,
-}
-
 impl VerboseTranscript {
     /// The verbose form of a transcript of a recording of `duration_s` seconds, `with_words` or without.
     pub(crate) fn new(
@@ -61,11 +55,7 @@ impl VerboseTranscript {
         with_words: bool,
     ) -> Self {
         let words = transcript.segments.iter().flat_map(|segment| &segment.words);
-        let words = words.map(|word| VerboseWord {
-            word: word.text.trim().to_owned(),
-            start: rounded(word.start_s),
-            end: rounded(word.end_s),
-        });
+        let words = words.map(VerboseWord::from);
         Self {
             task,
             language: language_name(transcript.language.as_deref().unwrap_or_default()),

@@ -74,6 +74,17 @@ impl IntoResponses for SpeechAudio {
     }
 }
 
+/// Audio of `POST /v1/audio/encodings`, in each of its formats.
+#[derive(Debug)]
+pub struct EncodedAudio;
+
+impl IntoResponses for EncodedAudio {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let rate = ("X-Sample-Rate", "Rate of the samples, in Hz.", Type::Integer);
+        ok(with_headers(audio("The audio."), &[IGNORED, rate]))
+    }
+}
+
 /// A response with audio, in each format.
 fn audio(description: &str) -> ResponseBuilder {
     let mut media_types: Vec<_> = encoding::http_formats().map(|(_, media_type)| media_type).collect();

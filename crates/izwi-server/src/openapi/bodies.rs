@@ -10,6 +10,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::dto::alignment::AlignmentRequest;
+use crate::dto::encoding::EncodingRequest;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::schemas::{self, number, seed, switch, text, whole};
 use crate::dto::speech::SpeechRequest;
@@ -76,6 +77,12 @@ impl OptionSchemas for AlignmentRequest {
     }
 }
 
+impl OptionSchemas for EncodingRequest {
+    fn options() -> Vec<(&'static str, RefOr<Schema>)> {
+        Vec::new()
+    }
+}
+
 impl OptionSchemas for VoiceRequest {
     fn options() -> Vec<(&'static str, RefOr<Schema>)> {
         Vec::new()
@@ -92,6 +99,8 @@ pub(crate) type SpeechBody = Body<SpeechRequest>;
 pub type TranscriptionBody = Body<TranscriptionRequest>;
 /// The JSON body of an alignment.
 pub(crate) type AlignmentBody = Body<AlignmentRequest>;
+/// The JSON body of an encoding.
+pub(crate) type EncodingBody = Body<EncodingRequest>;
 
 impl<F: OptionSchemas> PartialSchema for Body<F> {
     fn schema() -> RefOr<Schema> {
@@ -115,6 +124,8 @@ impl<F: OptionSchemas> ToSchema for Body<F> {
 pub type TranscriptionForm = Form<TranscriptionRequest>;
 /// The form of an alignment.
 pub(crate) type AlignmentForm = Form<AlignmentRequest>;
+/// The form of an encoding.
+pub(crate) type EncodingForm = Form<EncodingRequest>;
 /// The form of making a voice.
 pub(crate) type VoiceForm = Form<VoiceRequest>;
 

@@ -13,14 +13,16 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-pub use self::answers::{Alignment, SpeechAudio, TranscriptBody, audio_responses};
-pub(crate) use self::bodies::{AlignmentBody, AlignmentForm, SpeechBody, VoiceForm};
+pub use self::answers::{Alignment, EncodedAudio, SpeechAudio, TranscriptBody, audio_responses};
+pub(crate) use self::bodies::{
+    AlignmentBody, AlignmentForm, EncodingBody, EncodingForm, SpeechBody, VoiceForm,
+};
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{
-    AlignmentRefusals, CatalogueRefusals, LexiconCreationRefusals, LexiconRefusals, LoadRefusals,
-    MessageRefusals, NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals, SessionRefusals,
-    SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals, VoiceBlendRefusals,
-    VoiceCreationRefusals, VoiceRefusals,
+    AlignmentRefusals, CatalogueRefusals, DeletionRefusals, EncodingRefusals, LexiconCreationRefusals,
+    LexiconRefusals, LoadRefusals, MessageRefusals, NotReadyRefusals, PageRefusals, PullRefusals,
+    SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals,
+    UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::alignment::AlignmentObject;

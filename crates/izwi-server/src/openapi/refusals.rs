@@ -56,6 +56,10 @@ refusals! {
     PullRefusals = field + model + pulling;
     /// Errors of loading a model.
     LoadRefusals = field + model + loading;
+    /// Errors of deleting a model.
+    DeletionRefusals = field + model + pulling + in_use + internal;
+    /// Errors of encoding a recording.
+    EncodingRefusals = body + recording + internal;
     /// Errors of unloading a model.
     UnloadRefusals = field + model + in_use;
     /// Errors of a message with a request in it.

@@ -197,6 +197,33 @@ impl Registry {
         Ok(())
     }
 
+    /// Unloads a model that nothing uses, has `remove` remove its files, which may block, and offers it no longer. Requests for it
+    /// wait meanwhile.
+    ///
+    /// # Errors
+    /// It is a default model or in use, or `remove` failed: then it stays.
+    pub(crate) async fn withdraw(
+        &self,
+        id: &str,
+        remove: impl FnOnce() -> Result<(), ApiError> + Send + 'static,
+    ) -> Result<(), ApiError> {
+        self.unload_now(id).await?;
+        let mut begun = Ok(());
+        self.inner.residency.send_modify(|residency| begun = residency.begin_withdrawal(id, Instant::now()));
+        begun?;
+        let (registry, id) = (self.clone(), id.to_owned());
+        // It ends also where the client leaves.
+        let work = tokio::task::spawn_blocking(move || {
+            let removed = remove();
+            registry.inner.residency.send_modify(|residency| match removed {
+                Ok(()) => residency.withdraw(&id),
+                Err(_) => residency.finish_unload(&id, Instant::now()),
+            });
+            removed
+        });
+        work.await.unwrap_or(Err(ApiError::CutOff))
+    }
+
     /// Unloads models that were not used for the TTL.
     pub fn expire(&self) {
         self.expire_at(Instant::now());

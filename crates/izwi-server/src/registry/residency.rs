@@ -377,6 +377,32 @@ impl Residency {
         }
     }
 
+    /// Begins to withdraw a model whose files are removed: until [`Self::withdraw`], requests for it wait.
+    ///
+    /// # Errors
+    /// It is a default model, loading or in memory.
+    pub(super) fn begin_withdrawal(&mut self, id: &str, now: Instant) -> Result<(), ApiError> {
+        let in_use = |reason| Err(ApiError::ModelInUse { id: id.to_owned(), reason });
+        let Some(entry) = self.entries.get_mut(id) else { return Ok(()) };
+        match &entry.slot {
+            _ if entry.is_pinned => {
+                in_use("default models stay; choose other defaults with tts_model and asr_model")
+            }
+            Slot::Ready(_) => in_use("requests or sessions use it; try again when they have ended"),
+            Slot::Unloading => in_use("it is being unloaded; try again shortly"),
+            Slot::Loading => Err(ApiError::ModelLoading(id.to_owned())),
+            Slot::Unloaded | Slot::Failed(_) | Slot::Restarting { .. } | Slot::GivenUp(_) => {
+                entry.set_slot(Slot::Unloading, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets a model whose files are gone.
+    pub(super) fn withdraw(&mut self, id: &str) {
+        self.entries.remove(id);
+    }
+
     /// Ends a lease.
     pub(super) fn release(&mut self, id: &str, now: Instant) {
         if let Some(entry) = self.entries.get_mut(id) {

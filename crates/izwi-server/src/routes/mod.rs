@@ -4,6 +4,7 @@ mod alignments;
 mod catalogue;
 mod diarized;
 mod docs;
+mod encodings;
 mod lexicons;
 mod models;
 mod page;
@@ -90,7 +91,7 @@ fn keyed(config: &ServerConfig, dialects: Dialects) -> OpenApiRouter<AppState> {
         .routes(routes!(lexicons::show, lexicons::remove))
         .routes(routes!(models::list))
         .routes(routes!(models::list_speaking))
-        .routes(routes!(models::show))
+        .routes(routes!(models::show, models::remove))
         .routes(routes!(models::load))
         .routes(routes!(models::unload))
         .routes(routes!(catalogue::list))
@@ -119,6 +120,7 @@ fn recordings(config: &ServerConfig) -> OpenApiRouter<AppState> {
         .routes(routes!(transcriptions::transcribe))
         .routes(routes!(transcriptions::translate))
         .routes(routes!(alignments::create))
+        .routes(routes!(encodings::create))
         .routes(routes!(voices::list, voices::create))
         .layer(DefaultBodyLimit::max(config.max_request_bytes()))
 }

@@ -1,16 +1,17 @@
-//! `GET /v1/models`, `GET /v1/audio/models`, `GET /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
+//! `GET /v1/models`, `GET /v1/audio/models`, `GET` and `DELETE /v1/models/{id}`, and `POST` to `load` and `unload` of a model.
 
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::{Placement, Task};
+use izwi_types::excerpt;
 
 use crate::dialect::Dialects;
-use crate::dto::listing::{AudioModelList, ModelList, ModelObject};
+use crate::dto::listing::{AudioModelList, ModelDeleted, ModelList, ModelObject};
 use crate::error::ApiError;
 use crate::extract::ApiPath;
-use crate::openapi::{LoadRefusals, UnknownModelRefusals, UnloadRefusals};
+use crate::openapi::{DeletionRefusals, LoadRefusals, UnknownModelRefusals, UnloadRefusals};
 use crate::registry::{Entry, Slot};
 use crate::state::AppState;
 
@@ -105,6 +106,44 @@ pub(super) async fn unload(
     state.registry().unload_now(&id).await?;
     let (id, entry) = state.registry().find(&id)?;
     Ok(Json(describe(&state, id, &entry)))
+}
+
+/// Delete a model
+///
+/// Unloads the model and removes its files from the model store; a pull brings it back. Default models stay, and models
+/// of `models_dir`, which other programs install.
+#[utoipa::path(
+    delete,
+    path = "/v1/models/{id}",
+    tag = "models",
+    params(("id" = String, Path, description = "Id of a model, not an alias.")),
+    responses((status = 200, description = "It is removed.", body = ModelDeleted), DeletionRefusals),
+)]
+pub(super) async fn remove(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath,
+) -> Result<Json<ModelDeleted>, ApiError> {
+    let (found, _) = state.registry().find(&id)?;
+    if found != id {
+        let message = format!("id '{}' is another name of '{found}'; name the model itself", excerpt(&id));
+        return Err(ApiError::invalid("id", message));
+    }
+    if !state.config().allow_pull {
+        return Err(ApiError::PullForbidden(id));
+    }
+    let store = state.pulls().store()?.clone();
+    if state.pulls().jobs().get(&id).is_some_and(|pull| pull.failure.is_none()) {
+        return Err(ApiError::ModelInUse { id, reason: "it is being pulled; try again when that has ended" });
+    }
+    let name = id.clone();
+    let remove = move || {
+        store.remove(&name).map_err(|error| {
+            ApiError::invalid("id", format!("model '{name}' cannot be deleted: {error}; see `izwi rm`"))
+        })
+    };
+    state.registry().withdraw(&id, remove).await?;
+    tracing::info!(model = id, "model deleted");
+    Ok(Json(ModelDeleted { id, object: "model", deleted: true }))
 }
 
 fn describe(state: &AppState, id: String, entry: &Entry) -> ModelObject {

@@ -38,6 +38,8 @@ pub(super) async fn index(headers: HeaderMap) -> Result<Response, ApiError> {
                 (String = "text/html"),
                 (String = "text/javascript"),
                 (String = "image/svg+xml"),
+                (String = "image/png"),
+                (String = "application/manifest+json"),
             ),
         ),
         (status = 304, description = "The file is as `If-None-Match` says."),

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::diarized;
 use super::streamed::{self, Events, check_end, event};
+use crate::dto::timed_segment::TimedSegment;
 use crate::dto::transcription::{
     LogprobObject, TokensUsage, TranscriptEvent, TranscriptionRequest, logprobs,
 };
@@ -185,6 +186,13 @@ impl TranscriptStream {
             let logprobs = self.checked.options.logprobs().then(|| self.logprobs[sent..].to_vec());
             frames.push_back(Frame::data(event(&TranscriptEvent::Delta { delta, logprobs })));
         }
+        if self.checked.format == TranscriptFormat::VerboseJson {
+            let with_words = self.checked.options.words();
+            frames.extend(chunk.segments.iter().map(|segment| {
+                let segment = TimedSegment::new(segment, with_words);
+                Frame::data(event(&TranscriptEvent::TimedSegment(segment)))
+            }));
+        }
         self.language = chunk.language.or_else(|| self.language.take());
         if let Some(stats) = &chunk.stats {
             let done = self.done(stats);
@@ -199,7 +207,8 @@ impl TranscriptStream {
         let extras = self.checked.extras(stats);
         TranscriptEvent::Done {
             text: std::mem::take(&mut self.deltas).into_text(),
-            languages: extras.languages.then(|| detected(self.language.as_deref())),
+            languages: (extras.languages || self.checked.format == TranscriptFormat::VerboseJson)
+                .then(|| detected(self.language.as_deref())),
             logprobs: extras.logprobs.then(|| std::mem::take(&mut self.logprobs)),
             usage: TokensUsage::new(stats.prompt_tokens, stats.generated_tokens),
         }

@@ -4,6 +4,7 @@ use izwi_types::{ChunkingStrategy, OptionValue, TranscriptionOptions, VadFields,
 use serde::de::DeserializeOwned;
 
 use crate::dto::alignment::AlignmentRequest;
+use crate::dto::encoding::EncodingRequest;
 use crate::dto::listing::VoiceRequest;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
@@ -156,6 +157,33 @@ impl RecordingFields for AlignmentRequest {
             "language" => self.language = Some(text),
             "response_format" => self.response_format = Some(text),
             "priority" => self.priority = Some(text),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl RecordingFields for EncodingRequest {
+    const FILES: &'static [&'static str] = &["file"];
+    const MEMBERS: &'static [&'static str] = &["audio", "audio_base64"];
+
+    fn texts() -> Vec<TextPart> {
+        ["response_format", "sample_rate", "bit_rate"].map(|name| TextPart::new(name, false)).into()
+    }
+
+    fn read(json: &[u8]) -> Result<(Self, IgnoredFields), ApiError> {
+        parse_json_telling(json)
+    }
+
+    fn take_recordings(&mut self) -> Vec<(&'static str, Option<String>)> {
+        vec![("audio", self.audio.take()), ("audio_base64", self.audio_base64.take())]
+    }
+
+    fn take_text(&mut self, name: &str, text: String) -> Result<(), ApiError> {
+        match name {
+            "response_format" => self.response_format = Some(text),
+            "sample_rate" => self.sample_rate = Some(parse(name, &text, "a whole number of Hz")?),
+            "bit_rate" => self.bit_rate = Some(parse(name, &text, "a whole number of bits per second")?),
             _ => {}
         }
         Ok(())
