@@ -154,6 +154,11 @@ pub(crate) fn installed_with(store: &Store, task: Task) -> Result<String> {
     })
 }
 
+/// The installed turn model; without one, silence ends turns.
+pub(crate) fn turn_model(store: &Store) -> Option<String> {
+    installed_with(store, Task::Turn).ok()
+}
+
 /// The size of a pull and the licence of the model.
 pub(crate) fn download_summary(manifest: &Manifest) -> String {
     format!("{} ({})", downloads(manifest), manifest.licence)
