@@ -73,6 +73,16 @@ async fn a_pause_does_not_end_what_is_dictated_and_a_finished_sentence_ends_soon
     }
     ensure!(ends[0] == ends[1], "an end depends on the speed of the audio: {ends:?}");
     ensure!((spoken_ms - 300..spoken_ms + 450).contains(&ends[0]), "{ends:?} of {spoken_ms}");
+    // All of it at once, and the end of the session behind it.
+    let (mut session, _) = transcribe(&server, json!({"turn_detection": "semantic_vad"})).await?;
+    send(&mut session, &[&sentence[..], &sentence].concat(), of_ms(500)).await?;
+    session.send(json!({"type": "input.done"})).await?;
+    let frames = session.rest().await?;
+    let told = frames.iter().filter(|frame| frame["type"] == "turn.end").map(|frame| ms(frame, "end_ms"));
+    let told: Vec<u64> = told.collect();
+    let second_ms = sentence.len() as u64 * 1_000 / LIVE_HZ as u64 + spoken_ms;
+    ensure!(told.len() == 2 && told[0] == ends[0], "{told:?} {ends:?}");
+    ensure!((second_ms - 300..second_ms + 450).contains(&told[1]), "{told:?} of {second_ms}");
     for config in [json!({}), json!({"turn_detection": "server_vad"})] {
         let (mut session, created) = transcribe(&server, config).await?;
         ensure!(created["turn_detection"] == "server_vad" && created["eagerness"].is_null(), "{created}");

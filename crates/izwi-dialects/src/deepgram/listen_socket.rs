@@ -331,7 +331,8 @@ impl Protocol for Listen {
                 }
             }
             Frame::CloseStream => {
-                self.end_turn(out)?;
+                let events = self.listener.finish()?;
+                self.tell(events, out);
                 self.is_closed = true;
             }
         }
@@ -371,7 +372,7 @@ impl Protocol for Listen {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && !self.listener.transcriber().has_speech()
+        self.is_closed && !self.listener.has_speech()
     }
 
     fn write_done(&self, out: &mut Outbox) {

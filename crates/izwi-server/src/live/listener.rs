@@ -22,6 +22,8 @@ pub enum ListenerReply {
 pub struct LiveListener {
     input: TurnInput,
     transcriber: LiveTranscriber,
+    /// Whether the stream ends with the audio that waits for a decision.
+    is_finishing: bool,
 }
 
 impl LiveListener {
@@ -30,7 +32,7 @@ impl LiveListener {
 
     /// A transcriber of this audio.
     pub fn new(input: TurnInput, transcriber: LiveTranscriber) -> Self {
-        Self { input, transcriber }
+        Self { input, transcriber, is_finishing: false }
     }
 
     /// The transcriber.
@@ -57,6 +59,21 @@ impl LiveListener {
     /// As there.
     pub fn end_turn(&mut self) -> Result<Vec<LiveEvent>, ApiError> {
         self.transcriber.end_turn(&mut self.input)
+    }
+
+    /// Ends the turn in progress at the end of the stream: at once, or after what waits for a decision, so that turns do not depend on
+    /// how fast the audio came.
+    ///
+    /// # Errors
+    /// As of [`Self::end_turn`].
+    pub fn finish(&mut self) -> Result<Vec<LiveEvent>, ApiError> {
+        self.is_finishing = self.input.is_waiting();
+        if self.is_finishing { Ok(Vec::new()) } else { self.end_turn() }
+    }
+
+    /// Whether a turn continues or is not transcribed to its end, or audio waits.
+    pub fn has_speech(&self) -> bool {
+        self.is_finishing || self.transcriber.has_speech()
     }
 
     /// The next job; `wrap` makes the session's reply of its own.
@@ -87,13 +104,21 @@ impl LiveListener {
             ListenerReply::Transcript(live) => self.transcriber.end(live, outcome),
             ListenerReply::Turn(mut deciding) => {
                 deciding.end(outcome);
-                self.transcriber.decided(&mut self.input, &deciding)
+                let mut events = self.transcriber.decided(&mut self.input, &deciding);
+                if self.is_finishing {
+                    match self.finish() {
+                        Ok(last) => events.extend(last),
+                        Err(error) => tracing::warn!(%error, "the last audio is not transcribed"),
+                    }
+                }
+                events
             }
         }
     }
 
     /// As [`LiveTranscriber::clear`].
     pub fn clear(&mut self) -> bool {
+        self.is_finishing = false;
         self.transcriber.clear()
     }
 }

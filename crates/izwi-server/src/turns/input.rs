@@ -246,6 +246,11 @@ impl TurnInput {
         self.detector.as_ref().is_some_and(TurnDetector::is_speaking)
     }
 
+    /// Whether a decision on a pause is awaited.
+    pub fn is_waiting(&self) -> bool {
+        self.pause.is_some() && self.decider.is_some()
+    }
+
     /// Length of the audio that waits for a decision.
     pub fn waiting_ms(&self) -> u64 {
         self.waiting.len() as u64 / SAMPLES_PER_MS

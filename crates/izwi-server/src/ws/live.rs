@@ -106,7 +106,8 @@ impl Protocol for Live {
             ClientFrame::Done => {
                 frame::check_open(self.is_closed)?;
                 if let Some(session) = &mut self.session {
-                    session.end_turn(out)?;
+                    let events = session.listener.finish()?;
+                    session.tell(&events, out);
                 }
                 self.is_closed = true;
             }
@@ -153,8 +154,7 @@ impl Protocol for Live {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed
-            && self.session.as_ref().is_none_or(|session| !session.listener.transcriber().has_speech())
+        self.is_closed && self.session.as_ref().is_none_or(|session| !session.listener.has_speech())
     }
 
     fn write_done(&self, out: &mut Outbox) {
