@@ -342,7 +342,7 @@ mod tests {
             ),
             (
                 "{ type = \"server_vad\", silence = 50 }",
-                "pipelines.turn_detection: unknown key 'silence'; docs/config.md lists all",
+                "pipelines.turn_detection: unknown key 'silence': did you mean silence_duration_ms?",
             ),
         ] {
             let text =
