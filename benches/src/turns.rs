@@ -16,6 +16,7 @@ use izwi_benches::{clips, engines};
 use izwi_core::engine::{Engine, EngineCoreRequest, FinishReason};
 use izwi_hub::Store;
 use izwi_server::turns::{RATE_HZ, TurnDetector, TurnEvent, TurnOptions};
+use izwi_types::{Eagerness, TurnEnds};
 use serde::Serialize;
 
 /// Seed, so that every run generates the same audio.
@@ -27,10 +28,8 @@ const TAIL_MS: u64 = 9_000;
 const SILENCES_MS: [u64; 7] = [200, 250, 300, 400, 500, 700, 1_000];
 /// Samples below this, of 1, are silence: -40 dB.
 const AUDIBLE: f32 = 0.01;
-/// As the server's semantic VAD of eagerness `auto`: the pause, the silence at most, and the probability.
-const PAUSE_MS: u64 = 200;
-const LONGEST_MS: u64 = 4_000;
-const THRESHOLD: f32 = 0.5;
+/// How early the model ends turns.
+const EAGERNESS: Eagerness = Eagerness::Auto;
 /// The latest audio of a turn that the model hears, in milliseconds.
 const TURN_WINDOW_MS: u64 = 8_000;
 
@@ -144,7 +143,7 @@ async fn ends(
             took_ms.push(took);
             let transcript = output.transcript.context("the model returned nothing")?;
             let probability = transcript.segments.iter().find_map(|segment| segment.end_of_turn);
-            if probability.context("the model returned no probability")? >= THRESHOLD {
+            if probability.context("the model returned no probability")? >= EAGERNESS.threshold() {
                 model_ms = took.round() as u64;
                 events.extend(detector.end_in_pause(pause));
             }
@@ -208,8 +207,8 @@ async fn main() -> Result<()> {
         let name = format!("{silence_duration_ms} ms of silence");
         rows.push(measure(name, &vad, options, None, &spoken).await?);
     }
-    let options =
-        TurnOptions { silence_duration_ms: LONGEST_MS, pause_ms: Some(PAUSE_MS), ..TurnOptions::default() };
+    let ends = TurnEnds { eagerness: Some(EAGERNESS), silence_ms: None };
+    let options = TurnOptions::default().with_ends(ends);
     rows.push(measure(args.model.clone(), &vad, options, Some(&turn_model), &spoken).await?);
     if args.json {
         println!("{}", serde_json::to_string(&rows)?);

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_hub::{SavedSpeaker, SpeakerStore, Store};
 use izwi_server::Slot;
 use izwi_tests::{Form, Setup, TestServer, base64, recording};
 use serde_json::{Value, json};
@@ -14,7 +15,13 @@ const SAYS: [&str; 3] = ["how are you", "fine", "good"];
 
 /// A server with a model for words, and one for speakers.
 async fn server(name: &str) -> Result<TestServer> {
-    let server = Setup::listener_of(name, &SAYS).start().await?;
+    server_with(name, None).await
+}
+
+/// As [`server`], with saved speakers.
+async fn server_with(name: &str, speakers: Option<SpeakerStore>) -> Result<TestServer> {
+    let setup = Setup::listener_of(name, &SAYS).server(|config| config.speakers = speakers);
+    let server = setup.start().await?;
     let config =
         EngineCoreConfig { model: format!("{name}-who"), admission: false, ..EngineCoreConfig::default() };
     let model = SimulatedModel {
@@ -91,6 +98,88 @@ async fn known_speakers_are_told_by_name() -> Result<()> {
     server.assert_balanced().await
 }
 
+/// The answers of all interfaces to a recording, with these further fields: status and body.
+async fn told(server: &TestServer, fields: &[(&str, &str)]) -> Result<[(u16, Value); 3]> {
+    let answer = async |response: reqwest::Response| -> Result<(u16, Value)> {
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let openai = answer(server.post_form(TRANSCRIPTIONS, form(fields)).await?).await?;
+    let query: String = fields.iter().map(|(name, value)| format!("&{name}={value}")).collect();
+    let url = server.url(&format!("/v1/listen?diarize=true&utterances=true{query}"));
+    let deepgram = answer(reqwest::Client::new().post(url).body(recording(2.5)).send().await?).await?;
+    let elevenlabs = Form::new().file("file", &recording(2.5)).text("model_id", "scribe_v1");
+    let fields = fields.iter().chain(&[("diarize", "true")]);
+    let elevenlabs = fields.fold(elevenlabs, |form, (name, value)| form.text(name, value));
+    let elevenlabs = answer(server.post_form("/v1/speech-to-text", elevenlabs).await?).await?;
+    Ok([openai, deepgram, elevenlabs])
+}
+
+/// The speakers of the answers' first words, and those of the second segment.
+fn speakers([openai, deepgram, elevenlabs]: &[(u16, Value); 3]) -> [[Value; 2]; 3] {
+    let segments = &openai.1["segments"];
+    let words = &deepgram.1["results"]["channels"][0]["alternatives"][0]["words"];
+    let utterances = &deepgram.1["results"]["utterances"];
+    assert_eq!(words[0]["speaker"], 0, "{deepgram:?}");
+    let spoken = elevenlabs.1["words"].as_array().unwrap();
+    let of = |text: &str| spoken.iter().find(|word| word["text"] == text).unwrap()["speaker_id"].clone();
+    [
+        [segments[0]["speaker"].clone(), segments[1]["speaker"].clone()],
+        [words[0]["speaker_name"].clone(), utterances[1]["speaker_name"].clone()],
+        [of("how"), of("fine")],
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_speakers_are_told_by_name_where_the_settings_allow_it() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let store = Store::open(Some(home.path().to_path_buf()))?.speakers().clone();
+    let name = "diarized-saved";
+    store.save(&SavedSpeaker::new("ann", &format!("{name}-who"), &[1.0, 0.0]))?;
+    // The embedding of another model says nothing.
+    store.save(&SavedSpeaker::new("bob", "another", &[0.0, 1.0]))?;
+    let server = server_with(name, Some(store)).await?;
+    let nobody = [
+        ["A", "B"].map(Value::from),
+        [Value::Null, Value::Null],
+        ["speaker_0", "speaker_1"].map(Value::from),
+    ];
+    let ann =
+        [["ann", "B"].map(Value::from), ["ann".into(), Value::Null], ["ann", "speaker_1"].map(Value::from)];
+    for (fields, expected) in
+        [(&[][..], &ann), (&[("saved_speakers", "true")], &ann), (&[("saved_speakers", "false")], &nobody)]
+    {
+        let answers = told(&server, fields).await?;
+        assert_eq!(speakers(&answers), *expected, "{fields:?}");
+    }
+    // References take the place of saved speakers: the first second has the voice of the first one.
+    let reference = format!("data:audio/wav;base64,{}", base64(&recording(1.0)));
+    let known = [("known_speaker_names[]", "agent"), ("known_speaker_references[]", &*reference)];
+    let whole: Value = server.post_form(TRANSCRIPTIONS, form(&known)).await?.json().await?;
+    assert_eq!(whole["segments"][0]["speaker"], "agent", "{whole}");
+    let streamed = server.post_form(TRANSCRIPTIONS, form(&[("stream", "true")])).await?.text().await?;
+    assert!(streamed.contains(r#""speaker":"ann""#) && streamed.contains(r#""speaker":"B""#), "{streamed}");
+    std::fs::write(home.path().join("speakers/ann.json"), "damaged")?;
+    for (status, body) in told(&server, &[]).await? {
+        assert!(status == 500 && !body.to_string().contains("ann"), "{status}: {body}");
+    }
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_speakers_are_off_without_the_setting() -> Result<()> {
+    let server = server("diarized-unsaved").await?;
+    for (status, body) in told(&server, &[("saved_speakers", "true")]).await? {
+        assert!(status == 400 && body.to_string().contains("set saved_speakers in its settings"), "{body}");
+    }
+    let answers = told(&server, &[("saved_speakers", "false")]).await?;
+    assert_eq!(speakers(&answers)[0], ["A", "B"].map(Value::from));
+    let url = server.url("/v1/listen?saved_speakers=true");
+    let response = reqwest::Client::new().post(url).body(recording(1.0)).send().await?;
+    let (status, body) = (response.status(), response.text().await?);
+    assert!(status == 400 && body.contains("set diarize to true"), "{body}");
+    server.assert_balanced().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_are_streamed_with_their_speakers() -> Result<()> {
     let server = server("diarized-stream").await?;
@@ -146,6 +235,10 @@ async fn speakers_of_words_are_told_to_clients_of_elevenlabs() -> Result<()> {
     let names = ["speaker_0", "speaker_1"];
     assert_eq!(said, expected.map(|(word, who)| (Some(word), Some(names[who]))), "{body}");
     assert_eq!(words.iter().filter(|word| word["type"] == "spacing").count(), expected.len() - 1);
+    // The probability of a language that was detected, and of one that the request names.
+    ensure!(body["language_code"] == "en" && body["language_probability"] == 0.75, "{body}");
+    let (_, named) = ask(&[("language_code", "en")]).await?;
+    ensure!(named["language_probability"] == 1.0, "{named}");
     let (_, plain) = ask(&[("timestamps_granularity", "none")]).await?;
     let first = &plain["words"][0];
     ensure!(first["speaker_id"].is_null() && first.get("start").is_none(), "{first}");

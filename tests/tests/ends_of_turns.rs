@@ -1,5 +1,8 @@
-//! Ends of turns by a turn model: a scripted one beside a model of conversations, over the Realtime API.
+//! Ends of turns by a turn model: a scripted one beside a model of conversations, over the Realtime API, and beside one that
+//! transcribes live.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod live;
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use izwi_core::engine::{Engine, EngineCoreConfig};
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{Session, Setup, TestServer, base64};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
 const RATE_HZ: usize = 24_000;
 /// Seconds of audio from which on the scripted model takes a turn for complete.

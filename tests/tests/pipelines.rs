@@ -4,6 +4,7 @@
 
 mod out_of_band;
 mod speculation;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,15 @@ pub(super) async fn serve_with(
     let registry = Registry::new(config);
     registry.set(&tts_name, Slot::Ready(tts));
     registry.set(&asr, Slot::Ready(simulated(&asr, listener).await?));
+    // No turn is complete to it.
+    let turns = format!("{name}-turns");
+    let turn_model = SimulatedModel {
+        transcribes: true,
+        sample_rate: 16_000,
+        min_turn_s: Some(usize::MAX),
+        ..Default::default()
+    };
+    registry.set(&turns, Slot::Ready(simulated(&turns, turn_model).await?));
     let mut config = PipelineConfig::new(name, vec![llm.url()], "scripted");
     config.llm.retries = 0;
     change(&mut config);

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use izwi_core::engine::Precision;
 use izwi_core::engine::leases::Engines;
-use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, StreamingOutput};
+use izwi_core::engine::{
+    DeviceArbiters, Engine, EngineCoreConfig, EngineCoreRequest, FinishReason, StreamingOutput,
+};
 use izwi_remote::{ConfigError, Pipeline, PipelineError, RemoteClient};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -165,6 +167,18 @@ pub(crate) async fn load(config: EngineCoreConfig, interrupt: &mut Interrupt) ->
         Ok(engine)
     };
     interrupt.guard(loading).await
+}
+
+/// Loads a model beside others of this process.
+///
+/// # Errors
+/// It does not load.
+pub(crate) async fn load_beside(config: EngineCoreConfig, arbiters: Arc<DeviceArbiters>) -> Result<Engine> {
+    let name = config.model.clone();
+    let loaded = tokio::task::spawn_blocking(move || Engine::on_devices(config, &arbiters)).await;
+    let engine = loaded.with_context(|| format!("loading model '{name}' failed"))??;
+    engine.ready().await?;
+    Ok(engine)
 }
 
 /// The output of one request. Dropping it aborts the request.

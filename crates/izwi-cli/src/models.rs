@@ -113,10 +113,7 @@ pub(crate) fn asr_model(store: &Store, resolved: &Resolved) -> Result<String> {
 /// # Errors
 /// One is damaged, or the folder cannot be read.
 pub(crate) fn known_speakers(store: &Store, model: &str) -> Result<Vec<KnownSpeaker>> {
-    let saved = store.speakers().list()?.into_iter().filter(|speaker| speaker.model == model);
-    Ok(saved
-        .map(|speaker| KnownSpeaker { name: speaker.name.into(), embedding: speaker.embedding.into() })
-        .collect())
+    Ok(izwi_server::speakers::saved_speakers(store.speakers(), model)?)
 }
 
 /// The model of `--model` for a task that no setting names a model of, else the first installed one that has the task.
@@ -152,6 +149,11 @@ pub(crate) fn installed_with(store: &Store, task: Task) -> Result<String> {
             format!("{pull}see docs/diarization.md"),
         )
     })
+}
+
+/// The installed turn model; without one, silence ends turns.
+pub(crate) fn turn_model(store: &Store) -> Option<String> {
+    installed_with(store, Task::Turn).ok()
 }
 
 /// The size of a pull and the licence of the model.

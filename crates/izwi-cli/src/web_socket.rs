@@ -69,6 +69,7 @@ impl Place {
         let served = Served::new(settings, registry_config, config, &store, may_pull)?;
         let config = ServerConfig {
             voices: Some(store.voices().clone()),
+            speakers: settings.server.saved_speakers.then(|| store.speakers().clone()),
             vad_weights: Some(store.vad_weights()),
             store: Some(store),
             ..settings.server.config.clone()

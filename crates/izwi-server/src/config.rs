@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use izwi_hub::{LexiconStore, Store, VoiceStore};
+use izwi_hub::{LexiconStore, SpeakerStore, Store, VoiceStore};
 
 use crate::traces::Traces;
 
@@ -20,6 +20,9 @@ pub struct ServerConfig {
     pub voices: Option<VoiceStore>,
     /// Saved lexicons, those of the engines; `None` saves none.
     pub lexicons: Option<LexiconStore>,
+
+    /// Saved speakers, by whose names transcripts with speakers tell them; `None` compares nobody with them.
+    pub speakers: Option<SpeakerStore>,
 
     /// The model store, from which models are pulled while the server runs; `None` pulls none.
     pub store: Option<Store>,
@@ -171,6 +174,7 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             voices: None,
             lexicons: None,
+            speakers: None,
             store: None,
             allow_pull: true,
             instance: None,

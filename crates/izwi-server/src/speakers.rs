@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use izwi_core::engine::known_speakers::{self, KnownSpeaker, NoEmbeddings};
 use izwi_core::engine::speakers::SpeakerJoin;
-use izwi_core::engine::{AudioInput, Engine, EngineCoreRequest, EngineOutput, Priority, Segment, Task};
+use izwi_core::engine::{
+    AudioInput, Engine, EngineCoreRequest, EngineOutput, Priority, RequestId, Segment, Task,
+};
+use izwi_hub::{SavedError, SpeakerStore};
 
 use crate::error::ApiError;
 use crate::registry::Lease;
@@ -33,11 +36,21 @@ pub(crate) struct Reference {
 }
 
 impl Speakers {
-    /// Leases the model, for a request whose field `param` asks for speakers.
+    /// Leases the model, for a request whose field `param` asks for speakers. Saved speakers are known, if the server's settings
+    /// allow that and the request does not say no to it.
     ///
     /// # Errors
-    /// None is installed, or it cannot be loaded.
-    pub async fn lease(state: &AppState, param: &'static str) -> Result<Self, ApiError> {
+    /// None is installed, or it cannot be loaded; the request asks for saved speakers, and the settings do not allow it.
+    pub async fn lease(
+        state: &AppState,
+        param: &'static str,
+        saved_speakers: Option<bool>,
+    ) -> Result<Self, ApiError> {
+        if saved_speakers == Some(true) && state.config().speakers.is_none() {
+            let message = "this server does not tell saved speakers; set saved_speakers in its settings, or leave \
+                           it out";
+            return Err(ApiError::invalid("saved_speakers", message));
+        }
         if !state.registry().has(Task::Diarize) {
             let message = format!(
                 "{param} needs a model that tells speakers apart, and none is installed; see docs/diarization.md"
@@ -45,17 +58,26 @@ impl Speakers {
             return Err(ApiError::invalid(param, message));
         }
         let engine = state.lease(None, Task::Diarize).await?;
-        let known = Known { model: engine.profile().model.clone(), speakers: Vec::new() };
-        Ok(Self { engine, known })
+        let model = engine.profile().model.clone();
+        let store = state.config().speakers.clone().filter(|_| saved_speakers != Some(false));
+        let speakers = match store {
+            Some(store) => saved(store, model.clone()).await?,
+            None => Vec::new(),
+        };
+        Ok(Self { engine, known: Known { model, speakers } })
     }
 
-    /// The same with the speakers of recordings, which the model hears one after another. Errors are about the field `param`.
+    /// The same with the speakers of recordings in place of saved ones. The model hears them one after another. Errors are about the
+    /// field `param`.
     pub(crate) async fn with_known(
         mut self,
         references: Vec<Reference>,
         priority: Priority,
         param: &'static str,
     ) -> Result<Self, ApiError> {
+        if !references.is_empty() {
+            self.known.speakers.clear();
+        }
         for (at, Reference { name, audio }) in references.into_iter().enumerate() {
             let request = EngineCoreRequest::diarization(audio).with_priority(priority);
             let id = request.id.clone();
@@ -100,6 +122,26 @@ impl Speakers {
             transcript.segments = SpeakerJoin::whole(segments, self.known.name(turns.segments)?);
         }
         Ok(output)
+    }
+}
+
+/// The saved speakers with whom recordings are compared that `model` hears.
+///
+/// # Errors
+/// One is damaged, or the folder cannot be read.
+pub fn saved_speakers(store: &SpeakerStore, model: &str) -> Result<Vec<KnownSpeaker>, SavedError> {
+    let of_model = store.list()?.into_iter().filter(|speaker| speaker.model == model);
+    Ok(of_model
+        .map(|speaker| KnownSpeaker { name: speaker.name.into(), embedding: speaker.embedding.into() })
+        .collect())
+}
+
+/// As [`saved_speakers`], on a blocking thread. What is wrong with the files concerns the server, not its clients.
+async fn saved(store: SpeakerStore, model: String) -> Result<Vec<KnownSpeaker>, ApiError> {
+    let internal = |details: String| ApiError::internal(&details, &RequestId::random());
+    match tokio::task::spawn_blocking(move || saved_speakers(&store, &model)).await {
+        Ok(found) => found.map_err(|error| internal(error.to_string())),
+        Err(panic) => Err(internal(panic.to_string())),
     }
 }
 

@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn verbose_json_has_the_fields_of_the_api() {
-        let transcript = Transcript { language: Some("en".to_owned()), segments: segments() };
+        let transcript =
+            Transcript { language: Some("en".to_owned()), segments: segments(), ..Transcript::default() };
         let verbose = |task, with_words| {
             let finished = FinishedTranscript {
                 transcript: &transcript,

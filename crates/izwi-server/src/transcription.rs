@@ -28,6 +28,8 @@ pub struct CheckedRequest {
     pub(crate) priority: Priority,
     /// Speakers whose names are known.
     pub(crate) references: Vec<Reference>,
+    /// Whether saved speakers are told by their names; `None` as the server's setting says.
+    pub(crate) saved_speakers: Option<bool>,
 }
 
 impl CheckedRequest {
@@ -59,6 +61,12 @@ impl CheckedRequest {
         let mut options = options.map_err(|error| ApiError::invalid(error.param, error.message))?;
         options.translate |= task == AsrTask::Translate;
         check_format(&options, format)?;
+        let saved_speakers = fields.saved_speakers;
+        if saved_speakers.is_some() && format != TranscriptFormat::DiarizedJson {
+            let message =
+                "saved_speakers is only for transcripts with speakers; set response_format to diarized_json";
+            return Err(ApiError::invalid("saved_speakers", message));
+        }
         if format == TranscriptFormat::DiarizedJson {
             if options.translate {
                 let message = "response_format 'diarized_json' is only for transcriptions; use verbose_json";
@@ -70,7 +78,8 @@ impl CheckedRequest {
         let priority = parse_priority(non_blank(fields.priority).as_deref())?;
         let stream = fields.stream.unwrap_or(false);
         check_stream(stream, format)?;
-        Ok(Self { model: non_blank(fields.model), format, stream, options, priority, references })
+        let model = non_blank(fields.model);
+        Ok(Self { model, format, stream, options, priority, references, saved_speakers })
     }
 
     /// The engine's request, if the model supports the task.
@@ -291,6 +300,7 @@ mod tests {
         };
         let options = TranscriptionOptions { max_speakers: Some(2), ..Default::default() };
         transcribe(asking(options), "max_speakers");
+        transcribe(TranscriptionRequest { saved_speakers: Some(true), ..fields() }, "saved_speakers");
         transcribe(known(&["agent"], &[], "json"), names);
         transcribe(known(&[], &["AAAA"], "json"), data);
         transcribe(known(&["agent"], &[], "diarized_json"), names);

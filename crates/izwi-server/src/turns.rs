@@ -1,16 +1,22 @@
 //! Turns of a speaker in a live stream of audio: where they begin and end, and the audio of each.
 //!
-//! Common to the dialects that take streamed audio. Knows samples and milliseconds; knows no frame and no model.
+//! Common to the sessions that take streamed audio. Knows samples and milliseconds; knows no frame.
+
+mod decision;
+mod input;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use izwi_audio::pcm;
 use izwi_audio::vad::{StreamingVad, StreamingVadOptions, VadEvent, VadModel};
+use izwi_types::{Eagerness, TurnEnds, excerpt};
 
 use crate::error::ApiError;
 use crate::upload::UploadMemory;
 
+pub use decision::{Deciding, TurnModel};
+pub use input::TurnInput;
 pub use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
 
 /// Samples of a millisecond.
@@ -19,6 +25,8 @@ const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;
 pub const MAX_HELD_BACK_MS: u64 = 250;
 /// Silence in which what was said so far may be all, so that it is worth a transcript.
 pub(crate) const LULL_MS: u64 = 96;
+/// Silence after which a model is asked whether a turn is complete: what it was trained with.
+const DECISION_PAUSE_MS: u64 = 200;
 /// Samples that a buffer has room for at least, once it had so many: a second.
 const KEPT_SAMPLES: usize = RATE_HZ as usize;
 
@@ -49,6 +57,54 @@ impl Default for TurnOptions {
             pause_ms: None,
         }
     }
+}
+
+impl TurnOptions {
+    /// The same, with ends of turns that are found like this.
+    #[must_use]
+    pub fn with_ends(self, ends: TurnEnds) -> Self {
+        let longest_ms = ends.eagerness.map(Eagerness::longest_silence_ms);
+        let silence_duration_ms =
+            ends.silence_ms.or(longest_ms).unwrap_or(Self::default().silence_duration_ms);
+        let pause_ms = ends.eagerness.map(|_| DECISION_PAUSE_MS);
+        Self { silence_duration_ms, pause_ms, ..self }
+    }
+}
+
+/// Reads how ends of turns are found, from the fields `turn_detection` and `eagerness` of a client.
+///
+/// # Errors
+/// One of them is unknown, or there is an eagerness without a model to have it.
+pub(crate) fn read_ends(
+    kind: Option<&str>,
+    eagerness: Option<&str>,
+    silence_ms: Option<u64>,
+) -> Result<TurnEnds, ApiError> {
+    let [by_silence, by_model] = TurnEnds::TYPES;
+    let refused = |param: &str, message: String| Err(ApiError::invalid(param, message));
+    let is_semantic = match kind {
+        None => false,
+        Some(kind) if kind == by_silence => false,
+        Some(kind) if kind == by_model => true,
+        Some(other) => {
+            let shown = excerpt(other);
+            let message = format!("turn_detection is '{shown}'; use {by_silence} or {by_model}");
+            return refused("turn_detection", message);
+        }
+    };
+    let eagerness = match eagerness.map(|name| (name, Eagerness::parse(name))) {
+        Some(_) if !is_semantic => {
+            let message = format!("eagerness is only for {by_model}; set turn_detection to that");
+            return refused("eagerness", message);
+        }
+        Some((name, None)) => {
+            let (shown, names) = (excerpt(name), Eagerness::CHOICE);
+            return refused("eagerness", format!("eagerness is '{shown}'; use {names}"));
+        }
+        Some((_, Some(eagerness))) => eagerness,
+        None => Eagerness::Auto,
+    };
+    Ok(TurnEnds { eagerness: Some(eagerness).filter(|_| is_semantic), silence_ms })
 }
 
 /// A change of turn. Times are from the start of the stream.
@@ -232,65 +288,13 @@ pub struct Heard {
     pub needed_from_ms: u64,
 }
 
-/// Live audio as it arrives: decoded, and the turns in it.
-#[derive(Debug)]
-pub struct TurnInput {
-    input: PcmInput,
-    detector: TurnDetector,
-    bytes_of_second: u64,
-}
-
-impl TurnInput {
-    /// # Errors
-    /// The rate is out of range.
-    pub fn new(
-        vad: &VadModel,
-        encoding: PcmEncoding,
-        rate_hz: u32,
-        turns: TurnOptions,
-    ) -> Result<Self, ApiError> {
-        let input = PcmInput::new(encoding, rate_hz);
-        let input = input.map_err(|error| ApiError::invalid("sample_rate", error.to_string()))?;
-        let bytes_of_second = encoding.sample_bytes() as u64 * u64::from(rate_hz);
-        Ok(Self { input, detector: TurnDetector::new(vad, turns), bytes_of_second })
+impl Heard {
+    /// Adds what was heard next.
+    pub fn append(&mut self, next: Self) {
+        self.samples.extend(next.samples);
+        self.turns.extend(next.turns);
+        self.needed_from_ms = next.needed_from_ms;
     }
-
-    /// Takes audio in any slices.
-    ///
-    /// # Errors
-    /// It is no audio of the encoding.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Heard, ApiError> {
-        let mut samples = Vec::new();
-        self.input.push(bytes, &mut samples).map_err(audio_error)?;
-        let turns = self.detector.push(&samples);
-        Ok(Heard { samples, turns, needed_from_ms: self.detector.needed_from_ms() })
-    }
-
-    /// Ends the turn in progress, if one does, without waiting for silence: what the decoder held back belongs to it.
-    ///
-    /// # Errors
-    /// As [`Self::push`].
-    pub fn end_turn(&mut self) -> Result<Heard, ApiError> {
-        let mut samples = Vec::new();
-        self.input.finish(&mut samples).map_err(audio_error)?;
-        let mut turns = self.detector.push(&samples);
-        turns.extend(self.detector.end_turn());
-        Ok(Heard { samples, turns, needed_from_ms: self.detector.needed_from_ms() })
-    }
-
-    /// Length of so many bytes.
-    pub fn ms_of(&self, bytes: usize) -> u64 {
-        bytes as u64 * 1_000 / self.bytes_of_second
-    }
-
-    /// Length of the stream so far.
-    pub fn now_ms(&self) -> u64 {
-        self.detector.now_ms()
-    }
-}
-
-fn audio_error(error: izwi_audio::decode::DecodeError) -> ApiError {
-    ApiError::Audio { param: "audio", error }
 }
 
 /// The latest part of a stream of samples at 16 kHz, addressed by milliseconds from the start of the stream. It is kept as

@@ -22,6 +22,7 @@ mod text_boundary;
 mod text_notes;
 mod transcript;
 mod transcription_options;
+mod turn_ends;
 mod voice;
 mod work;
 
@@ -43,5 +44,6 @@ pub use text_boundary::stable_end;
 pub use text_notes::{TextNote, TextNotes};
 pub use transcript::{Segment, TokenLogprob, Transcript, Word};
 pub use transcription_options::TranscriptionOptions;
+pub use turn_ends::{Eagerness, TurnEnds};
 pub use voice::{Gender, Voice, VoiceRecording, VoiceReference};
 pub use work::{AudioProgress, EncoderWork, Prepared, SpokenWord, StepOutput, TextProgress, Work};

@@ -1,6 +1,6 @@
 //! Static facts about a loaded checkpoint.
 
-use crate::{SamplingParams, Task, Voice};
+use crate::{SamplingParams, Task, TurnEnds, Voice};
 
 /// Static facts about a loaded checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +66,8 @@ pub struct Transcriber {
     pub language: Option<String>,
     /// Whether answers may begin in a pause, before it is known that the turn has ended: some are for nothing.
     pub speculates: bool,
+    /// How ends of turns are found in its conversations, unless a session says otherwise; `None` for the session's default.
+    pub turns: Option<TurnEnds>,
 }
 
 impl ModelInfo {

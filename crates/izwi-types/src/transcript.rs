@@ -7,6 +7,8 @@ use std::sync::Arc;
 pub struct Transcript {
     /// Code of the detected language; `None` if the recording holds no speech.
     pub language: Option<String>,
+    /// Probability of that language among those that it could be; `None` where the model does not tell it, or it was not detected.
+    pub language_probability: Option<f32>,
     /// Segments in order; their texts concatenate to the whole text.
     pub segments: Vec<Segment>,
 }

@@ -119,6 +119,8 @@ pub struct StepOutput {
     pub partial: String,
     /// Code of the detected language, once known.
     pub language: Option<String>,
+    /// Probability of that language among those that it could be, if the model tells it.
+    pub language_probability: Option<f32>,
     /// New output of a conversational turn.
     pub emission: Option<Emission>,
     /// Content key of the generated position, where equal keys mean equal content: the sequence finds it again after a

@@ -1,11 +1,14 @@
 //! `izwi dictate`: transcribes the microphone while somebody speaks.
 
 use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::{SinkExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use izwi_core::engine::{DeviceArbiters, EngineCoreConfig};
+use izwi_types::Eagerness;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -62,9 +65,12 @@ pub(crate) struct Args {
     /// the server's]
     #[arg(long, value_name = "MS")]
     latency_ms: Option<u64>,
-    /// Silence that ends a turn, in ms [default: the server's]
+    /// Silence that ends a turn, in ms, whatever a turn model would say [default: the server's]
     #[arg(long, value_name = "MS")]
     silence_ms: Option<u64>,
+    /// How early a turn may end where a turn model is installed, which is asked in a pause; without one silence ends turns
+    #[arg(long, value_parser = Eagerness::NAMES, default_value = Eagerness::Auto.name(), conflicts_with = "silence_ms")]
+    eagerness: String,
     /// Print the events of the session as lines of JSON, words with their times
     #[arg(long)]
     json: bool,
@@ -100,10 +106,29 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     config.model = models::asr_model(&store, resolved)?;
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
-    engine::run_model(config, remote, async |loaded| {
-        let Loaded { engine, interrupt, .. } = loaded;
-        dictate(args, None, &Place::start(engine, None, &store).await?, interrupt).await
+    let turns = args.asks_model().then(|| models::turn_model(&store)).flatten();
+    let turns = turns.map(|model| EngineCoreConfig { model, ..config.clone() });
+    let arbiters = Arc::new(DeviceArbiters::default());
+    let threads = config.num_threads;
+    let load = async |interrupt: &mut Interrupt| match remote {
+        Some(remote) => interrupt.guard(engine::connect(remote, config)).await,
+        None => interrupt.guard(engine::load_beside(config, Arc::clone(&arbiters))).await,
+    };
+    engine::run_loaded(threads, load, async |loaded| {
+        let Loaded { engine, mut interrupt, .. } = loaded;
+        let turn_model = match turns {
+            Some(config) => Some(interrupt.guard(engine::load_beside(config, Arc::clone(&arbiters))).await?),
+            None => None,
+        };
+        dictate(args, None, &Place::start(engine, turn_model, &store).await?, interrupt).await
     })
+}
+
+impl Args {
+    /// Whether a turn model is asked where turns end.
+    fn asks_model(&self) -> bool {
+        self.silence_ms.is_none()
+    }
 }
 
 async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrupt: Interrupt) -> Result<()> {
@@ -120,6 +145,8 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
         "sample_rate": Microphone::RATE_HZ,
         "latency_ms": args.latency_ms,
         "silence_duration_ms": args.silence_ms,
+        "turn_detection": args.asks_model().then_some("semantic_vad"),
+        "eagerness": args.asks_model().then_some(&args.eagerness),
         "word_times": args.json,
     });
     sink.send(Message::text(config.to_string())).await.context(LOST)?;

@@ -144,6 +144,11 @@ pub(crate) fn config_page() -> String {
         "| `parameters` | a table | empty | Members of every request, as the server knows them: `temperature`, \
          `reasoning_effort` |\n",
     );
+    page.push_str(
+        "\n### `[pipelines.turn_detection]`\n\nHow [ends of turns](realtime.md#ends-of-turns) are found in conversations with the \
+         pipeline before it, unless a session says otherwise.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+    );
+    describe_keys(pipelines::TURN_KEYS, &mut page);
     page.push_str(EXAMPLE);
     page
 }

@@ -100,6 +100,7 @@ async fn serve(
     let config = ServerConfig {
         voices: Some(store.voices().clone()),
         lexicons: Some(store.lexicons().clone()),
+        speakers: server.saved_speakers.then(|| store.speakers().clone()),
         vad_weights: Some(store.vad_weights()),
         store: Some(store),
         max_open_files,

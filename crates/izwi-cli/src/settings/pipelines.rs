@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use izwi_remote::{ConfigError, PipelineConfig, RemoteConfig};
+use izwi_types::{Eagerness, TurnEnds};
 use serde_json::{Map, Number, Value as Json};
 use toml::de::{DeTable, DeValue};
 
@@ -21,6 +22,8 @@ use super::server_keys::{ServerKeys, Servers};
 pub(crate) const TABLES: &str = "pipelines";
 /// The table of the language model within.
 const LLM: &str = "llm";
+/// The table of the ends of turns within.
+const TURNS: &str = "turn_detection";
 /// Members of its requests.
 const PARAMETERS: &str = "parameters";
 
@@ -99,8 +102,43 @@ pub(crate) static LLM_KEYS: &[Key<PipelineModel>] = &[
     ServerKeys::IDLE_TIMEOUT,
 ];
 
+/// Every key of the table of the ends of turns.
+pub(crate) static TURN_KEYS: &[Key<TurnTable>] = &[
+    key!(
+        "type",
+        Kind::Choice(&TurnEnds::TYPES),
+        "required",
+        "Silence alone, or a turn model that is asked in a pause; without an installed one, silence",
+        |turns, value| turns.is_semantic = value.text()? == TurnEnds::TYPES[1]
+    ),
+    key!(
+        "eagerness",
+        Kind::Choice(&Eagerness::NAMES),
+        "auto",
+        "How early a turn may end with semantic_vad",
+        |turns, value| turns.eagerness = Eagerness::parse(value.text()?)
+    ),
+    key!(
+        "silence_duration_ms",
+        Kind::Whole { min: *TurnEnds::SILENCES_MS.start(), max: *TurnEnds::SILENCES_MS.end() },
+        "500; by eagerness 2000, 4000 or 8000",
+        "Silence that ends a turn, whatever a turn model says",
+        |turns, value| turns.silence_ms = Some(value.whole()?)
+    ),
+];
+
+/// The table of the ends of turns, as it is read.
+#[derive(Debug, Default)]
+pub(crate) struct TurnTable {
+    is_semantic: bool,
+    eagerness: Option<Eagerness>,
+    silence_ms: Option<u64>,
+}
+
 const TABLE: Keys<PipelineModel> = Keys { name: TABLES, page: "docs/config.md", keys: KEYS };
 const LLM_TABLE: Keys<PipelineModel> = Keys { name: "pipelines.llm", page: "docs/config.md", keys: LLM_KEYS };
+const TURN_TABLE: Keys<TurnTable> =
+    Keys { name: "pipelines.turn_detection", page: "docs/config.md", keys: TURN_KEYS };
 
 impl Servers for PipelineModel {
     fn config(&mut self) -> &mut RemoteConfig {
@@ -117,7 +155,11 @@ pub(super) fn parse(table: &DeTable<'_>, at: usize, origin: Origin) -> Result<Pi
     let config = PipelineConfig::new("", Vec::new(), "");
     let mut model = PipelineModel::new(config, origin);
     let mut faults = TABLE.missing(table, at);
-    faults.extend(TABLE.read(table, &[LLM], &mut model));
+    faults.extend(TABLE.read(table, &[LLM, TURNS], &mut model));
+    match find(table, TURNS).map(turn_ends).transpose() {
+        Ok(turns) => model.config.turns = turns,
+        Err(found) => faults.extend(found),
+    }
     let Some(llm) = find(table, LLM) else {
         faults.push((at, format!("{TABLES}: {LLM} is missing; it is required")));
         return Err(faults);
@@ -150,6 +192,29 @@ pub(super) fn parse(table: &DeTable<'_>, at: usize, origin: Origin) -> Result<Pi
         faults.push((at, format!("{TABLES}: {field}: {message}")));
     }
     if faults.is_empty() { Ok(model) } else { Err(faults) }
+}
+
+/// Reads the table of the ends of turns.
+fn turn_ends(value: &toml::Spanned<DeValue<'_>>) -> Result<TurnEnds, Vec<Fault>> {
+    let at = value.span().start;
+    let Some(table) = value.get_ref().as_table() else {
+        let message = format!("{TABLES}: {TURNS} is a table: write {TURNS} = {{ type = \"semantic_vad\" }}");
+        return Err(vec![(at, message)]);
+    };
+    let mut turns = TurnTable::default();
+    let mut faults = TURN_TABLE.missing(table, at);
+    faults.extend(TURN_TABLE.read(table, &[], &mut turns));
+    if let Some(eagerness) = find(table, "eagerness").filter(|_| faults.is_empty() && !turns.is_semantic) {
+        let name = TURN_TABLE.name;
+        let message =
+            format!("{name}: eagerness is only for semantic_vad; leave it out, or set type to that");
+        faults.push((eagerness.span().start, message));
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let eagerness = turns.is_semantic.then(|| turns.eagerness.unwrap_or(Eagerness::Auto));
+    Ok(TurnEnds { eagerness, silence_ms: turns.silence_ms })
 }
 
 /// A value as JSON; `None` for a date and for a number that JSON lacks.
@@ -206,6 +271,24 @@ mod tests {
         );
         assert_eq!(talk.place(), "llama3.2 at http://127.0.0.1:11434/v1, on this machine");
         assert!(!format!("{talk:?}").contains("hunter2"));
+        assert_eq!(config.turns, None);
+        for (table, eagerness, silence_ms) in [
+            (r#"type = "semantic_vad""#, Some(Eagerness::Auto), None),
+            (
+                r#"type = "semantic_vad", eagerness = "low", silence_duration_ms = 3000"#,
+                Some(Eagerness::Low),
+                Some(3_000),
+            ),
+            (r#"type = "server_vad", silence_duration_ms = 700"#, None, Some(700)),
+        ] {
+            let text = GOOD.replacen(
+                "[pipelines.llm]",
+                &format!("turn_detection = {{ {table} }}\n[pipelines.llm]"),
+                1,
+            );
+            let file = file::parse(Path::new("c.toml"), &text).unwrap();
+            assert_eq!(file.pipelines[0].config.turns, Some(TurnEnds { eagerness, silence_ms }), "{table}");
+        }
         let far = GOOD.replace("127.0.0.1:11434", "llm.example");
         let far = file::parse(Path::new("c.toml"), &far).unwrap();
         assert!(far.pipelines[0].place().ends_with("text leaves this machine"));
@@ -240,6 +323,31 @@ mod tests {
             ),
         ] {
             assert_eq!(problems(&GOOD.replacen(old, new, 1)), [expected]);
+        }
+        for (table, expected) in [
+            ("7", "pipelines: turn_detection is a table: write turn_detection = { type = \"semantic_vad\" }"),
+            ("{ eagerness = \"low\" }", "pipelines.turn_detection: type is missing; it is required"),
+            ("{ type = \"vad\" }", "pipelines.turn_detection: type: 'vad' is not server_vad or semantic_vad"),
+            (
+                "{ type = \"server_vad\", eagerness = \"low\" }",
+                "pipelines.turn_detection: eagerness is only for semantic_vad; leave it out, or set type to that",
+            ),
+            (
+                "{ type = \"semantic_vad\", eagerness = \"soon\" }",
+                "pipelines.turn_detection: eagerness: 'soon' is not low or medium or high or auto",
+            ),
+            (
+                "{ type = \"server_vad\", silence_duration_ms = 50 }",
+                "pipelines.turn_detection: silence_duration_ms: '50' is not a whole number from 100 to 10000",
+            ),
+            (
+                "{ type = \"server_vad\", silence = 50 }",
+                "pipelines.turn_detection: unknown key 'silence': did you mean silence_duration_ms?",
+            ),
+        ] {
+            let text =
+                GOOD.replacen("[pipelines.llm]", &format!("turn_detection = {table}\n[pipelines.llm]"), 1);
+            assert_eq!(problems(&text), [format!("c.toml:5: {expected}")]);
         }
         let twice = problems(&format!("{GOOD}{GOOD}"));
         assert_eq!(twice, ["c.toml:10: pipelines: name: 'talk' is given twice; choose another name"]);

@@ -31,6 +31,8 @@ pub(crate) struct ServerSettings {
     pub(crate) asr_model: String,
     /// Models to install and offer in addition to the default ones.
     pub(crate) models: Vec<String>,
+    /// Whether transcripts tell saved speakers by their names.
+    pub(crate) saved_speakers: bool,
     /// Time after which an unused model is unloaded, in seconds; 0 for never.
     pub(crate) model_ttl_s: u64,
     /// As `model_ttl_s`, of the default models.
@@ -84,6 +86,7 @@ impl Default for ServerSettings {
             wyoming_zeroconf: false,
             asr_model: DEFAULT_ASR_MODEL.to_owned(),
             models: Vec::new(),
+            saved_speakers: false,
             model_ttl_s: 600,
             default_model_ttl_s: 0,
             exit_when_idle_s: 900,

@@ -375,6 +375,13 @@ pub(crate) static TABLE: &[Setting] = &[
         server.wyoming_zeroconf,
         "Whether the Wyoming port is announced by multicast DNS (zeroconf), so that Home Assistant finds it"
     ),
+    switch!(
+        Server,
+        OfSection,
+        "saved_speakers",
+        server.saved_speakers,
+        "Whether transcripts with speakers tell those that `izwi speakers add` saved by their names; a request can leave it"
+    ),
     text!(
         Server,
         OfSection,

@@ -33,6 +33,8 @@ const REMOTE: &str = "
 # [pipelines.llm]
 # base_url = \"http://127.0.0.1:11434/v1\"
 # model = \"its name at that server\"
+# [pipelines.turn_detection]
+# type = \"semantic_vad\"
 ";
 
 /// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.

@@ -92,6 +92,9 @@ pub(super) struct ListenQuery {
     detect_language: Option<String>,
     /// Whether the speaker of each word is told.
     diarize: Option<String>,
+    /// With `diarize`: whether saved speakers are told by their names, which the server's setting `saved_speakers` allows; by
+    /// default as that says.
+    saved_speakers: Option<String>,
     /// Whether the segments are listed.
     utterances: Option<String>,
     /// Whether numbers are written in figures, where the model writes them in words.
@@ -167,10 +170,16 @@ pub(super) async fn transcribe(
         return Err(ApiError::invalid("encoding", message));
     }
     let diarizes = params.switch("diarize")?;
+    let saved =
+        params.text("saved_speakers").is_some().then(|| params.switch("saved_speakers")).transpose()?;
+    if saved.is_some() && !diarizes {
+        let message = "saved_speakers is only for transcripts with speakers; set diarize to true";
+        return Err(ApiError::invalid("saved_speakers", message));
+    }
     let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
     let RawUpload { bytes, memory } = RawUpload::read(request, &state).await?;
     let sha256 = hex(&Sha256::digest(&bytes));
-    let speakers = if diarizes { Some(Speakers::lease(&state, "diarize").await?) } else { None };
+    let speakers = if diarizes { Some(Speakers::lease(&state, "diarize", saved).await?) } else { None };
     let listener = Listener::load(&state, &params).await?;
     let request = listener.request(bytes)?.with_id(id.clone());
     let refusal = |error| ApiError::from_engine(error, listener.model(), &id).about_recording("body");

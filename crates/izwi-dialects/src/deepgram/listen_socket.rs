@@ -1,5 +1,5 @@
 //! The WebSocket `/v1/listen`: raw audio in, a transcript of each turn of speech out. Where turns begin and end is found by
-//! voice activity detection; `Finalize` ends one at once.
+//! voice activity detection, and with `eot_threshold` or `eot_timeout_ms` by a turn model; `Finalize` ends one at once.
 //!
 //! Interim results are the text of the live transcriber, with the part that may change; what is committed becomes a final
 //! result once it is long enough, and at the end of the turn.
@@ -13,14 +13,14 @@ use bytes::Bytes;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{RequestId, StreamingOutput};
 use izwi_server::extract::{check_range, parse_json};
-use izwi_server::live::{LiveEvent, LiveReply, LiveTranscriber, LiveWord};
+use izwi_server::live::{ListenerReply, LiveEvent, LiveListener, LiveTranscriber, LiveWord};
 use izwi_server::openapi::SessionRefusals;
-use izwi_server::turns::{PcmEncoding, TurnInput, TurnOptions};
+use izwi_server::turns::{Deciding, PcmEncoding, TurnInput, TurnModel, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ApiError, AppState, Lease};
-use izwi_types::excerpt;
+use izwi_types::{Eagerness, TurnEnds, excerpt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -31,6 +31,14 @@ use super::results::{Alternative, ModelInfo, hex, now, seconds};
 /// Silence that ends a turn, in milliseconds: without a request, and the least, which pauses between words have.
 const ENDPOINTING_MS: u64 = 500;
 const LEAST_ENDPOINTING_MS: u64 = 200;
+/// Ends of turns by a turn model, as the hosted API has them on its other path: how sure the model must be, and the silence that ends a
+/// turn whatever it says; their names, ranges, and values if only the other one is given.
+/// <https://developers.deepgram.com/docs/flux/configuration>
+const EOT: [&str; 2] = ["eot_threshold", "eot_timeout_ms"];
+const EOT_THRESHOLDS: std::ops::RangeInclusive<f32> = 0.5..=0.9;
+const EOT_THRESHOLD: f32 = 0.7;
+const EOT_TIMEOUTS_MS: std::ops::RangeInclusive<u64> = 500..=10_000;
+const EOT_TIMEOUT_MS: u64 = 5_000;
 /// Range of `utterance_end_ms`. <https://developers.deepgram.com/docs/utterance-end>
 const UTTERANCE_END_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 /// Audio of committed words that become a final result while the turn continues.
@@ -39,8 +47,7 @@ const FINAL_MS: u64 = 5_000;
 /// What the URL says.
 pub(super) struct Opening {
     engine: Lease,
-    input: TurnInput,
-    transcriber: LiveTranscriber,
+    listener: LiveListener,
     wants: Wants,
 }
 
@@ -71,14 +78,25 @@ pub(super) async fn open(
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.checked()?;
     let (encoding, rate_hz) = format_of(&params)?;
-    let (turns, wants) = turns_of(&params)?;
+    let Turns { by_silence, by_model, wants } = Turns::of(&params)?;
     let Listener { engine, settings } = Listener::load(&state, &params).await?;
+    let turn_model = if by_model.is_some() { TurnModel::lease(&state).await? } else { None };
+    let mut ignored = params.ignored();
+    let (turns, turn_model) = match (by_model, turn_model) {
+        (Some((threshold, turns)), Some(model)) => (turns, Some(TurnModel::new(&state, &model, threshold))),
+        (by_model, _) => {
+            // Silence serves, and the client is told that these had no effect.
+            let asked = EOT.iter().filter(|name| by_model.is_some() && params.text(name).is_some());
+            asked.for_each(|name| ignored.add(name));
+            (by_silence, None)
+        }
+    };
     let turns = TurnOptions { max_turn_ms: LiveTranscriber::max_turn_ms(&engine), ..turns };
-    let input = TurnInput::new(&state.vad(), encoding, rate_hz, turns)?;
+    let input = TurnInput::with_turns((encoding, rate_hz), &state.vad(), turns, turn_model)?;
     let transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
-    let ignored = params.ignored();
+    let listener = LiveListener::new(input, transcriber);
     state.ignored_log().note(&ignored);
-    let mut response = upgrade.open::<Listen>(Opening { engine, input, transcriber, wants })?;
+    let mut response = upgrade.open::<Listen>(Opening { engine, listener, wants })?;
     response.headers_mut().extend(ignored.headers());
     Ok(response)
 }
@@ -107,25 +125,50 @@ fn format_of(params: &Params) -> Result<(PcmEncoding, u32), ApiError> {
     Ok((encoding, rate_hz))
 }
 
-/// Reads the parameters of turns.
-fn turns_of(params: &Params) -> Result<(TurnOptions, Wants), ApiError> {
-    let endpointing = params.text("endpointing").map(str::to_ascii_lowercase);
-    let endpointing_ms = match endpointing.as_deref() {
-        None | Some("true" | "false") => None,
-        Some(_) => params.number::<u64>("endpointing")?,
-    };
-    let utterance_end_ms = params.number("utterance_end_ms")?;
-    if let Some(ms) = utterance_end_ms {
-        check_range("utterance_end_ms", ms, &UTTERANCE_END_MS)?;
+/// How ends of turns are found.
+struct Turns {
+    by_silence: TurnOptions,
+    /// Where a turn model is asked for: how sure it must be, and the turns that it ends.
+    by_model: Option<(f32, TurnOptions)>,
+    wants: Wants,
+}
+
+impl Turns {
+    /// Reads the parameters of turns.
+    fn of(params: &Params) -> Result<Self, ApiError> {
+        let endpointing = params.text("endpointing").map(str::to_ascii_lowercase);
+        let endpointing_ms = match endpointing.as_deref() {
+            None | Some("true" | "false") => None,
+            Some(_) => params.number::<u64>("endpointing")?,
+        };
+        let utterance_end_ms = params.number("utterance_end_ms")?;
+        if let Some(ms) = utterance_end_ms {
+            check_range("utterance_end_ms", ms, &UTTERANCE_END_MS)?;
+        }
+        let wants = Wants {
+            interim_results: params.switch("interim_results")?,
+            vad_events: params.switch("vad_events")?,
+            endpointing: endpointing.as_deref() != Some("false"),
+            utterance_end_ms,
+        };
+        let silence_duration_ms =
+            endpointing_ms.unwrap_or(ENDPOINTING_MS).clamp(LEAST_ENDPOINTING_MS, 10_000);
+        let by_silence = TurnOptions { silence_duration_ms, ..TurnOptions::default() };
+        let [threshold, timeout_ms] = EOT;
+        let (threshold, timeout_ms) = (params.number(threshold)?, params.number(timeout_ms)?);
+        let by_model = match (threshold, timeout_ms) {
+            (None, None) => None,
+            (threshold, timeout_ms) => {
+                let threshold = check_range(EOT[0], threshold.unwrap_or(EOT_THRESHOLD), &EOT_THRESHOLDS)?;
+                let timeout_ms = check_range(EOT[1], timeout_ms.unwrap_or(EOT_TIMEOUT_MS), &EOT_TIMEOUTS_MS)?;
+                // An utterance does not go on over the silence that the client takes for its end.
+                let silence_ms = Some(utterance_end_ms.map_or(timeout_ms, |ms| ms.min(timeout_ms)));
+                let ends = TurnEnds { eagerness: Some(Eagerness::Auto), silence_ms };
+                Some((threshold, by_silence.with_ends(ends)))
+            }
+        };
+        Ok(Self { by_silence, by_model, wants })
     }
-    let wants = Wants {
-        interim_results: params.switch("interim_results")?,
-        vad_events: params.switch("vad_events")?,
-        endpointing: endpointing.as_deref() != Some("false"),
-        utterance_end_ms,
-    };
-    let silence_duration_ms = endpointing_ms.unwrap_or(ENDPOINTING_MS).clamp(LEAST_ENDPOINTING_MS, 10_000);
-    Ok((TurnOptions { silence_duration_ms, ..TurnOptions::default() }, wants))
 }
 
 /// A message of the client.
@@ -200,8 +243,7 @@ pub(super) struct Listen {
     id: RequestId,
     /// Keeps the model loaded.
     _engine: Lease,
-    input: TurnInput,
-    transcriber: LiveTranscriber,
+    listener: LiveListener,
     wants: Wants,
     /// The turns that are not transcribed to their end.
     turns: VecDeque<Turn>,
@@ -226,18 +268,18 @@ struct Turn {
 
 impl Protocol for Listen {
     const KIND: &'static str = "deepgram-listen";
+    const MAX_GENERATIONS: usize = LiveListener::MAX_JOBS;
     type Frame = Frame;
     type Model = ();
-    type Reply = LiveReply;
+    type Reply = ListenerReply;
     type Opening = Opening;
 
     fn new(_state: &AppState, identity: Identity, opening: Opening) -> Self {
-        let Opening { engine, input, transcriber, wants } = opening;
+        let Opening { engine, listener, wants } = opening;
         Self {
             id: identity.id,
             _engine: engine,
-            input,
-            transcriber,
+            listener,
             wants,
             turns: VecDeque::new(),
             sha256: Sha256::new(),
@@ -273,23 +315,24 @@ impl Protocol for Listen {
             Frame::Audio(_) if self.is_closed => {}
             Frame::Audio(audio) => {
                 self.sha256.update(&audio);
-                let events = self.transcriber.push(&mut self.input, &audio)?;
+                let events = self.listener.push(&audio)?;
                 self.tell(events, out);
             }
             Frame::KeepAlive => {}
             Frame::Finalize => {
                 self.end_turn(out)?;
-                if self.transcriber.has_speech() {
-                    self.finalized = Some(self.transcriber.begun() - 1);
+                if self.listener.transcriber().has_speech() {
+                    self.finalized = Some(self.listener.transcriber().begun() - 1);
                 } else {
                     // Nothing is left, and the client waits to hear so.
-                    let now_ms = self.input.now_ms();
+                    let now_ms = self.listener.now_ms();
                     let nothing = Alternative::of_live("", &[]);
                     self.write_results(nothing, now_ms..now_ms, Finality::of_turn(true), out);
                 }
             }
             Frame::CloseStream => {
-                self.end_turn(out)?;
+                let events = self.listener.finish()?;
+                self.tell(events, out);
                 self.is_closed = true;
             }
         }
@@ -297,39 +340,39 @@ impl Protocol for Listen {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        self.transcriber.next_job(|reply| reply)
+        self.listener.next_job(|reply| reply)
     }
 
     fn deliver(
         &mut self,
-        reply: &mut LiveReply,
+        reply: &mut ListenerReply,
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
-        let events = self.transcriber.deliver(reply, chunk);
+        let events = self.listener.deliver(reply, chunk);
         self.tell(events, out);
         Ok(())
     }
 
-    fn end(&mut self, reply: LiveReply, outcome: Outcome, out: &mut Outbox) {
-        let events = self.transcriber.end(reply, &outcome);
+    fn end(&mut self, reply: ListenerReply, outcome: Outcome, out: &mut Outbox) {
+        let events = self.listener.end(reply, &outcome);
         self.tell(events, out);
     }
 
     fn drop_queued(&mut self) -> bool {
         self.turns.clear();
-        self.transcriber.clear()
+        self.listener.clear()
     }
 
     fn close_input(&mut self) {
-        if let Err(error) = self.transcriber.end_turn(&mut self.input) {
+        if let Err(error) = self.listener.end_turn() {
             tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
         self.is_closed = true;
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && !self.transcriber.has_speech()
+        self.is_closed && !self.listener.has_speech()
     }
 
     fn write_done(&self, out: &mut Outbox) {
@@ -338,9 +381,9 @@ impl Protocol for Listen {
             request_id: self.id.as_str(),
             sha256: hex(&self.sha256.clone().finalize()),
             created: now(),
-            duration: seconds(self.input.now_ms()),
+            duration: seconds(self.listener.now_ms()),
             channels: 1,
-            models: [&self.transcriber.engine().profile().model],
+            models: [&self.listener.transcriber().engine().profile().model],
         });
     }
 
@@ -349,17 +392,19 @@ impl Protocol for Listen {
         out.frame(&Answer::Error { variant: error.code(), description: message.clone(), message });
     }
 
-    fn write_failure(&self, _reply: &mut LiveReply, error: &ApiError, out: &mut Outbox) {
-        // A turn whose client pauses continues with the next audio.
-        if !matches!(error, ApiError::TextTimeout(_)) {
-            self.write_error(error, out);
+    fn write_failure(&self, reply: &mut ListenerReply, error: &ApiError, out: &mut Outbox) {
+        match (reply, error) {
+            (ListenerReply::Turn(_), error) => Deciding::note_failure(error),
+            // A turn whose client pauses continues with the next audio.
+            (_, ApiError::TextTimeout(_)) => {}
+            (ListenerReply::Transcript(_), error) => self.write_error(error, out),
         }
     }
 }
 
 impl Listen {
     fn end_turn(&mut self, out: &mut Outbox) -> Result<(), ApiError> {
-        let events = self.transcriber.end_turn(&mut self.input)?;
+        let events = self.listener.end_turn()?;
         self.tell(events, out);
         Ok(())
     }
@@ -435,7 +480,7 @@ impl Listen {
     }
 
     fn write_results(&self, alternative: Alternative, ms: Range<u64>, finality: Finality, out: &mut Outbox) {
-        let model = &self.transcriber.engine().profile().model;
+        let model = &self.listener.transcriber().engine().profile().model;
         out.frame(&Answer::Results(Results {
             channel_index: [0, 1],
             duration: seconds(ms.end.saturating_sub(ms.start)),
@@ -457,8 +502,8 @@ impl Listen {
         let (Some(gap_ms), Some(word_end)) = (self.wants.utterance_end_ms, self.open_word_end) else {
             return;
         };
-        let has_passed = seconds(self.input.now_ms()) >= word_end + seconds(gap_ms);
-        if has_passed && !self.transcriber.has_speech() {
+        let has_passed = seconds(self.listener.now_ms()) >= word_end + seconds(gap_ms);
+        if has_passed && !self.listener.transcriber().has_speech() {
             self.open_word_end = None;
             out.frame(&Answer::UtteranceEnd { channel: [0, 1], last_word_end: word_end });
         }

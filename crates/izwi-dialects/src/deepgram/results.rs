@@ -1,5 +1,6 @@
 //! Transcripts in Deepgram's shapes: words, alternatives, results, metadata. Knows no request.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use izwi_core::engine::Segment;
@@ -19,13 +20,16 @@ pub(super) struct Word {
     /// Who says it, from 0; absent where it was not asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     speaker: Option<u32>,
+    /// The name of a saved speaker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speaker_name: Option<Arc<str>>,
 }
 
 impl Word {
     fn new(text: &str, start: f64, end: f64, confidence: f32) -> Self {
         let punctuated_word = text.trim().to_owned();
         let word = punctuated_word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
-        Self { word, start, end, confidence, punctuated_word, speaker: None }
+        Self { word, start, end, confidence, punctuated_word, speaker: None, speaker_name: None }
     }
 }
 
@@ -50,6 +54,7 @@ impl Alternative {
         let words = segments.iter().flat_map(|segment| {
             segment.words.iter().map(|word| Word {
                 speaker: segment.speaker,
+                speaker_name: segment.speaker_name.clone(),
                 ..Word::new(&word.text, word.start_s, word.end_s, word.probability)
             })
         });
@@ -85,6 +90,8 @@ pub(super) struct Utterance {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     speaker: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speaker_name: Option<Arc<str>>,
     #[serde(flatten)]
     alternative: Alternative,
 }
@@ -97,6 +104,7 @@ impl Utterance {
             channel: 0,
             id: format!("utterance-{number}"),
             speaker: segment.speaker,
+            speaker_name: segment.speaker_name.clone(),
             alternative: Alternative::of(std::slice::from_ref(segment)),
         }
     }

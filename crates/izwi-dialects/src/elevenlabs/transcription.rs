@@ -48,6 +48,9 @@ pub(super) struct SpeechToTextRequest {
     diarize: Option<bool>,
     /// The most speakers, 1 to 32, with `diarize`.
     num_speakers: Option<u64>,
+    /// With `diarize`: whether saved speakers are told by their names, which the server's setting `saved_speakers` allows; by default
+    /// as that says.
+    saved_speakers: Option<bool>,
     /// `none`, `word` or `character`: what has times.
     timestamps_granularity: Option<String>,
     /// Words that are likely in the recording.
@@ -92,7 +95,7 @@ impl RecordingFields for SpeechToTextRequest {
     fn texts() -> Vec<TextPart> {
         let repeats = ["keyterms", "keyterms[]"].map(|name| TextPart::new(name, true));
         let once = ["model_id", "language_code", "diarize", "num_speakers", "timestamps_granularity"];
-        let once = once.into_iter().chain(["temperature", "seed", "file_format"]);
+        let once = once.into_iter().chain(["temperature", "seed", "file_format", "saved_speakers"]);
         let once = once.chain(UNSUPPORTED.map(|(name, _)| name)).map(|name| TextPart::new(name, false));
         once.chain(repeats).collect()
     }
@@ -111,6 +114,7 @@ impl RecordingFields for SpeechToTextRequest {
             "language_code" => self.language_code = Some(text),
             "diarize" => self.diarize = Some(parse_bool(name, &text)?),
             "num_speakers" => self.num_speakers = Some(parse(name, &text, "a whole number from 1 to 32")?),
+            "saved_speakers" => self.saved_speakers = Some(parse_bool(name, &text)?),
             "timestamps_granularity" => self.timestamps_granularity = Some(text),
             "temperature" => self.temperature = Some(parse(name, &text, "a number")?),
             "seed" => self.seed = Some(parse(name, &text, "a whole number from 0")?),
@@ -146,6 +150,10 @@ impl RecordingFields for SpeechToTextRequest {
                 return Err(ApiError::invalid("num_speakers", message));
             }
         }
+        if self.saved_speakers.is_some() && self.diarize != Some(true) {
+            let message = "saved_speakers is only for transcripts with speakers; set diarize to true";
+            return Err(ApiError::invalid("saved_speakers", message));
+        }
         self.granularity().map(drop)
     }
 }
@@ -155,7 +163,7 @@ impl RecordingFields for SpeechToTextRequest {
 #[schema(as = ElevenLabsTranscript)]
 pub(super) struct SpeechToTextResponse {
     language_code: Option<String>,
-    /// 1 for a language that the request names; null for one that is detected.
+    /// 1 for a language that the request names; null where the model does not tell how sure it is of one that it detected.
     language_probability: Option<f32>,
     text: String,
     #[schema(value_type = Vec<Object>)]
@@ -262,12 +270,12 @@ pub(super) async fn convert(
     let (param, granularity) = (recording.param(), fields.granularity()?);
     // The model of the record is the one that is leased last.
     let speakers = match fields.diarize {
-        Some(true) => Some(Speakers::lease(&state, "diarize").await?),
+        Some(true) => Some(Speakers::lease(&state, "diarize", fields.saved_speakers).await?),
         _ => None,
     };
     let engine = state.lease(model_of(fields.model_id.as_deref(), &HOSTED), Task::Asr).await?;
     let LiveSettings { prompt, keywords, .. } = LiveSettings::likely(fields.keyterms, &engine);
-    let language_probability = fields.language_code.is_some().then_some(1.0);
+    let named_probability = fields.language_code.is_some().then_some(1.0);
     let options = TranscriptionOptions {
         language: fields.language_code,
         prompt,
@@ -298,7 +306,7 @@ pub(super) async fn convert(
         text: transcript.text(),
         words: words(&transcript.segments, granularity),
         language_code: transcript.language,
-        language_probability,
+        language_probability: named_probability.or(transcript.language_probability),
         transcription_id: id.as_str().to_owned(),
         audio_duration_secs: output.stats.audio_duration.as_secs_f64(),
     };
@@ -355,6 +363,8 @@ mod tests {
             ("num_speakers", "33"),
             ("num_speakers", "many"),
             ("num_speakers", "2"),
+            ("saved_speakers", "true"),
+            ("saved_speakers", "perhaps"),
             ("diarize", "perhaps"),
             ("timestamps_granularity", "line"),
             ("file_format", "pcm_s16le_16"),

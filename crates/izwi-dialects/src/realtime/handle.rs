@@ -6,7 +6,7 @@ use izwi_core::engine::{Task, Tool, ToolChoice};
 use izwi_server::live::LiveTranscriber;
 use izwi_server::metrics::count_interrupt;
 use izwi_server::speech::check_text;
-use izwi_server::turns::{Heard, Pause, TurnEvent};
+use izwi_server::turns::{Deciding, Heard, TurnEvent};
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::{ApiError, Lease};
 use izwi_types::excerpt;
@@ -20,6 +20,7 @@ use super::refusal::Refusal;
 use super::response::{Active, Asked, CancelReason, Ending};
 use super::session::{Models, Session, is_hosted};
 use super::transcripts::{Completed, Transcripts, untold};
+use super::turn_detection::TurnDetection;
 
 /// The longest turn that the VAD finds, where the model takes longer ones.
 const MAX_TURN: Duration = Duration::from_secs(60);
@@ -45,6 +46,7 @@ impl Session {
             self.cancel_speculation();
         }
         let models = models.transpose()?;
+        self.adopt_turns(models.as_ref());
         let event = match event {
             Event::Update(patch) => {
                 return self.update(&patch, models, out);
@@ -103,6 +105,16 @@ impl Session {
             Event::CancelResponse(id) => self.cancel_by_client(id.as_deref(), out)?,
         }
         Ok(())
+    }
+
+    /// Finds turns as a pipeline says, once it is loaded: clients change that.
+    fn adopt_turns(&mut self, models: Option<&Models>) {
+        let Some(models) = models.filter(|_| self.chat.is_none()) else { return };
+        let transcriber = models.chat.as_ref().and_then(|chat| chat.profile().info.transcriber.as_ref());
+        if let Some(turns) = transcriber.and_then(|transcriber| transcriber.turns) {
+            let has_model = self.turns.is_some() || models.turns.is_some();
+            self.config.turn_detection = Some(TurnDetection::of(turns.available(has_model)));
+        }
     }
 
     fn keep(&mut self, models: Option<Models>) {
@@ -203,10 +215,11 @@ impl Session {
         let asr = self.asr.as_ref().filter(|_| self.transcription().is_some());
         let transcribed_ms = asr.map(|(_, asr)| LiveTranscriber::max_turn_ms(asr));
         let limits = Limits { turn_ms: ms(turn.min(MAX_TURN)), commit_ms: ms(commit), transcribed_ms };
+        let turn_model = self.turn_model();
         let ended = match &mut self.input {
-            Some(input) => input.configure(&self.config, limits)?,
+            Some(input) => input.configure(&self.config, limits, turn_model)?,
             None => {
-                self.input = Some(InputBuffer::new(&self.state, &self.config, limits)?);
+                self.input = Some(InputBuffer::new(&self.state, &self.config, limits, turn_model)?);
                 None
             }
         };
@@ -317,16 +330,13 @@ impl Session {
     fn append(&mut self, bytes: &[u8], out: &mut Outbox) -> Result<(), Refusal> {
         let added_ms = self.input_mut()?.ms_of(bytes.len());
         self.admit(added_ms)?;
-        if self.input_mut()?.waiting_ms() > MAX_WAITING_MS {
-            return Err(too_much_waits());
-        }
         let heard = self.input_mut()?.push(bytes)?;
         self.take_heard(&heard, out)
     }
 
     /// Takes the decision on a pause, and hears the audio that waited for it.
-    pub(super) fn resume(&mut self, pause: Pause, ends_turn: bool, out: &mut Outbox) -> Result<(), Refusal> {
-        let heard = self.input_mut()?.resume(pause, ends_turn);
+    pub(super) fn resume(&mut self, deciding: &Deciding, out: &mut Outbox) -> Result<(), Refusal> {
+        let heard = self.input_mut()?.resume(deciding);
         self.take_heard(&heard, out)
     }
 

@@ -1,11 +1,13 @@
-//! The input audio buffer of a session: decoding, turn detection, and the audio that is not committed. Knows no event.
+//! The input audio buffer of a session: its turns, and the audio that is not committed. Knows no event.
 
 use bytes::Bytes;
 use izwi_audio::pcm;
 use izwi_server::turns::{
-    Heard, MAX_HELD_BACK_MS, Pause, PcmInput, RATE_HZ, StreamBuffer, TurnDetector, TurnEvent, TurnOptions,
+    Deciding, Heard, MAX_HELD_BACK_MS, PcmInput, RATE_HZ, StreamBuffer, TurnEvent, TurnInput, TurnModel,
+    TurnOptions,
 };
 use izwi_server::upload::UploadMemory;
+use izwi_server::ws::protocol::{Job, Protocol};
 use izwi_server::{ApiError, AppState};
 
 use super::audio_format::AudioFormat;
@@ -17,8 +19,6 @@ use super::turn_detection::TurnDetection;
 const MIN_COMMIT_MS: u64 = 100;
 /// A pause that is left out of the transcript of audio that the client commits.
 const PAUSE_MS: u64 = 2_000;
-/// The latest audio of a turn that the turn model hears.
-const TURN_WINDOW_MS: u64 = 8_000;
 
 /// Audio of one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,16 +50,12 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct InputBuffer {
     state: AppState,
-    format: AudioFormat,
-    input: PcmInput,
-    detection: Option<TurnOptions>,
     /// Finds the turns, those of the transcripts alone where the client commits.
-    detector: Option<TurnDetector>,
+    input: TurnInput,
+    detection: Option<TurnOptions>,
+    /// What is not committed.
     buffer: StreamBuffer,
-    /// The pause that is decided on, and the samples after it, which are heard once it is.
-    pause: Option<Pause>,
-    waiting: Vec<f32>,
-    /// Whether the buffer keeps what is not committed.
+    /// Whether the buffer keeps it.
     keeps_audio: bool,
     /// From where on audio is not committed.
     held_from_ms: u64,
@@ -69,23 +65,24 @@ pub(super) struct InputBuffer {
 }
 
 impl InputBuffer {
-    pub(super) fn new(state: &AppState, config: &SessionConfig, limits: Limits) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        state: &AppState,
+        config: &SessionConfig,
+        limits: Limits,
+        turn_model: Option<TurnModel>,
+    ) -> Result<Self, Refusal> {
         let format = config.input_format;
         let mut buffer = Self {
             state: state.clone(),
-            format,
-            input: input(format)?,
+            input: TurnInput::new(format.encoding, format.rate_hz)?,
             detection: None,
-            detector: None,
             buffer: StreamBuffer::new(UploadMemory::of_session(state)),
-            pause: None,
-            waiting: Vec::new(),
             keeps_audio: true,
             held_from_ms: 0,
             is_manual: true,
             limits,
         };
-        buffer.configure(config, limits)?;
+        buffer.configure(config, limits, turn_model)?;
         Ok(buffer)
     }
 
@@ -94,10 +91,11 @@ impl InputBuffer {
         &mut self,
         config: &SessionConfig,
         limits: Limits,
+        turn_model: Option<TurnModel>,
     ) -> Result<Option<TurnEvent>, Refusal> {
-        if self.format != config.input_format {
-            self.input = input(config.input_format)?;
-            self.format = config.input_format;
+        let format = (config.input_format.encoding, config.input_format.rate_hz);
+        if self.input.format() != format {
+            self.input.set_format(format.0, format.1)?;
         }
         let longest_ms = limits.transcribed_ms.unwrap_or(u64::MAX);
         let detection = match config.turn_detection {
@@ -115,16 +113,14 @@ impl InputBuffer {
         let is_manual = config.turn_detection.is_none();
         if self.detection != detection || self.is_manual != is_manual {
             // What is kept for the padding of a turn is no audio that the client may commit.
-            if !self.is_manual && self.detector.as_ref().is_some_and(|detector| !detector.is_speaking()) {
+            if !self.is_manual && self.input.has_turns() && !self.input.is_speaking() {
                 self.drop_held();
             }
-            self.pause = None;
             self.detection = detection;
             self.is_manual = is_manual;
-            let now_ms = self.buffer.now_ms();
-            ended = self.detector.as_mut().and_then(TurnDetector::end_turn);
-            self.detector =
-                detection.map(|options| TurnDetector::starting_at(&self.state.vad(), options, now_ms));
+            ended = self.input.set_turns(&self.state.vad(), detection, turn_model);
+        } else {
+            self.input.set_turn_model(turn_model);
         }
         self.limits = limits;
         Ok(ended)
@@ -136,12 +132,12 @@ impl InputBuffer {
 
     /// Length of the stream so far.
     pub(super) fn now_ms(&self) -> u64 {
-        self.buffer.now_ms()
+        self.input.now_ms()
     }
 
     /// Length of so many bytes.
     pub(super) fn ms_of(&self, bytes: usize) -> u64 {
-        bytes as u64 * 1_000 / (self.format.encoding.sample_bytes() as u64 * u64::from(self.format.rate_hz))
+        self.input.ms_of(bytes)
     }
 
     /// Adds audio, and tells the turns that begin and end in it.
@@ -154,81 +150,39 @@ impl InputBuffer {
             let message = format!("the input audio buffer holds at most {seconds} s; commit or clear it");
             return Err(ApiError::TooLarge(message).into());
         }
-        let mut samples = Vec::new();
-        self.input.push(bytes, &mut samples).map_err(audio_error)?;
-        self.add(samples)
-    }
-
-    /// Hears samples up to the next pause that is decided on. Those after it wait.
-    fn add(&mut self, samples: Vec<f32>) -> Result<Heard, Refusal> {
         // Without memory for it nothing is heard.
-        self.buffer.reserve(self.waiting.len() + samples.len())?;
-        let mut samples = match self.waiting.is_empty() {
-            true => samples,
-            false => {
-                self.waiting.extend(samples);
-                std::mem::take(&mut self.waiting)
+        self.reserve(self.ms_of(bytes.len()) + MAX_HELD_BACK_MS)?;
+        let heard = self.input.push(bytes)?;
+        self.keep(&heard)?;
+        Ok(heard)
+    }
+
+    /// Makes room for what waits and so many milliseconds more.
+    fn reserve(&mut self, ms: u64) -> Result<(), ApiError> {
+        let samples = (self.input.waiting_ms() + ms) * u64::from(RATE_HZ) / 1_000;
+        self.buffer.reserve(samples as usize)
+    }
+
+    fn keep(&mut self, heard: &Heard) -> Result<(), ApiError> {
+        self.buffer.push(&heard.samples)
+    }
+
+    /// As [`TurnInput::decide`].
+    pub(super) fn decide<P: Protocol>(&mut self, wrap: impl FnOnce(Deciding) -> P::Reply) -> Option<Job<P>> {
+        self.input.decide(wrap)
+    }
+
+    /// Takes the decision on a pause, and hears what waited. What there is no memory for waits on.
+    pub(super) fn resume(&mut self, deciding: &Deciding) -> Heard {
+        let mut heard = self.input.decided(deciding);
+        if self.reserve(1).is_ok() {
+            let next = self.input.hear_on();
+            if let Err(error) = self.keep(&next) {
+                tracing::debug!(%error, "audio is lost");
             }
-        };
-        if self.pause.is_some() {
-            self.waiting = samples;
-            return Ok(self.heard(Vec::new(), Vec::new()));
+            heard.append(next);
         }
-        let mut turns = Vec::new();
-        if let Some(detector) = &mut self.detector {
-            let (taken, pause) = detector.push_to_pause(&samples, &mut turns);
-            self.pause = pause;
-            self.waiting = samples.split_off(taken);
-        }
-        self.buffer.push(&samples)?;
-        Ok(self.heard(samples, turns))
-    }
-
-    /// Length of the audio that waits for a decision.
-    pub(super) fn waiting_ms(&self) -> u64 {
-        self.waiting.len() as u64 * 1_000 / u64::from(RATE_HZ)
-    }
-
-    /// The pause that is to be decided on.
-    pub(super) fn pause(&self) -> Option<Pause> {
-        self.pause
-    }
-
-    /// The audio that the turn model hears: a WAV file.
-    pub(super) fn before_pause(&self, pause: Pause) -> Result<Bytes, ApiError> {
-        let end_ms = self.now_ms();
-        let start_ms = pause.start_ms.max(end_ms.saturating_sub(TURN_WINDOW_MS));
-        UploadMemory::wav_file(&self.state, self.buffer.part(start_ms..end_ms))
-    }
-
-    /// Takes the decision on a pause, and hears what waited. Nothing if the pause is over.
-    pub(super) fn resume(&mut self, pause: Pause, ends_turn: bool) -> Heard {
-        if self.pause != Some(pause) {
-            return self.heard(Vec::new(), Vec::new());
-        }
-        self.pause = None;
-        let ended = self.detector.as_mut().filter(|_| ends_turn);
-        let ended = ended.and_then(|detector| detector.end_in_pause(pause));
-        // What there is no memory for waits on.
-        let mut heard = self.add(Vec::new()).unwrap_or_else(|_| self.heard(Vec::new(), Vec::new()));
-        heard.turns.splice(..0, ended);
         heard
-    }
-
-    /// Hears all that waits, whatever may be decided.
-    fn hear_waiting(&mut self, heard: &mut Heard) -> Result<(), Refusal> {
-        while self.pause.take().is_some() || !self.waiting.is_empty() {
-            let next = self.add(Vec::new())?;
-            heard.samples.extend(next.samples);
-            heard.turns.extend(next.turns);
-            heard.needed_from_ms = next.needed_from_ms;
-        }
-        Ok(())
-    }
-
-    fn heard(&self, samples: Vec<f32>, turns: Vec<TurnEvent>) -> Heard {
-        let needed_from_ms = self.detector.as_ref().map_or(0, TurnDetector::needed_from_ms);
-        Heard { samples, turns, needed_from_ms }
     }
 
     fn held_ms(&self) -> u64 {
@@ -245,20 +199,11 @@ impl InputBuffer {
 
     /// Drops what belongs to no turn that can still be reported.
     pub(super) fn trim(&mut self) {
-        if let Some(detector) = self.detector.as_ref().filter(|_| !self.is_manual) {
-            self.held_from_ms = self.held_from_ms.max(detector.needed_from_ms()).min(self.buffer.now_ms());
+        let now_ms = self.now_ms();
+        if self.input.has_turns() && !self.is_manual {
+            self.held_from_ms = self.held_from_ms.max(self.input.needed_from_ms()).min(now_ms);
         }
-        let decided_by =
-            self.detector.as_ref().filter(|_| self.detection.is_some_and(|turns| turns.pause_ms.is_some()));
-        let now_ms = self.buffer.now_ms();
-        let needed_ms = match decided_by {
-            _ if self.keeps_audio => self.held_from_ms,
-            Some(detector) => {
-                detector.needed_from_ms().max(now_ms.saturating_sub(TURN_WINDOW_MS)).min(now_ms)
-            }
-            None => now_ms,
-        };
-        self.buffer.forget_before(needed_ms);
+        self.buffer.forget_before(if self.keeps_audio { self.held_from_ms } else { now_ms });
     }
 
     /// Takes all audio that was not committed. What was held back of it, and the turn that ends, is `heard` whether or not it
@@ -267,37 +212,32 @@ impl InputBuffer {
     /// # Errors
     /// It is too short.
     pub(super) fn commit(&mut self, heard: &mut Heard) -> Result<Clip, Refusal> {
-        self.hear_waiting(heard)?;
+        self.reserve(MAX_HELD_BACK_MS)?;
+        self.input.hear_waiting(heard);
+        let kept = heard.samples.len();
+        self.keep(heard)?;
         let held_ms = self.held_ms();
         if held_ms + MAX_HELD_BACK_MS < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
-        let mut rest = Vec::new();
-        self.input.finish(&mut rest).map_err(audio_error)?;
-        let last = self.add(rest)?;
-        heard.samples.extend(last.samples);
-        heard.turns.extend(last.turns);
-        heard.needed_from_ms = last.needed_from_ms;
-        self.hear_waiting(heard)?;
+        self.input.finish(heard)?;
+        self.buffer.push(&heard.samples[kept..])?;
         let held_ms = self.held_ms();
         if held_ms < MIN_COMMIT_MS {
             return Err(too_short(held_ms));
         }
         // Without memory for the clip, the audio stays.
         let clip = self.turn(self.held_from_ms, self.now_ms())?;
-        heard.turns.extend(self.detector.as_mut().and_then(TurnDetector::end_turn));
+        heard.append(self.input.cut_turn());
         self.drop_held();
         Ok(clip)
     }
 
     /// Drops all audio that was not committed. The turn that ends is heard.
     pub(super) fn clear(&mut self) -> Result<Heard, Refusal> {
-        self.input = input(self.format)?;
-        self.pause = None;
-        self.waiting.clear();
-        let ended = self.detector.as_mut().and_then(TurnDetector::end_turn);
+        let heard = self.input.clear()?;
         self.drop_held();
-        Ok(self.heard(Vec::new(), ended.into_iter().collect()))
+        Ok(heard)
     }
 
     fn drop_held(&mut self) {
@@ -309,15 +249,11 @@ impl InputBuffer {
 /// Decodes audio that comes with an item.
 pub(super) fn decode_whole(state: &AppState, bytes: &[u8], format: AudioFormat) -> Result<Clip, Refusal> {
     let mut samples = Vec::new();
-    let mut input = input(format)?;
+    let mut input = PcmInput::new(format.encoding, format.rate_hz).map_err(audio_error)?;
     input.push(bytes, &mut samples).map_err(audio_error)?;
     input.finish(&mut samples).map_err(audio_error)?;
     let samples: Vec<i16> = samples.iter().map(|sample| pcm::to_i16(*sample)).collect();
     Clip::new(state, &samples)
-}
-
-fn input(format: AudioFormat) -> Result<PcmInput, Refusal> {
-    PcmInput::new(format.encoding, format.rate_hz).map_err(audio_error)
 }
 
 fn audio_error(error: izwi_audio::decode::DecodeError) -> Refusal {

@@ -6,7 +6,7 @@ use izwi_core::engine::{Emission, Engine, FinishReason, ToolCall};
 use izwi_server::ApiError;
 use izwi_server::encoding::EncodedUtterance;
 use izwi_server::live::LiveReply;
-use izwi_server::turns::Pause;
+use izwi_server::turns::Deciding;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::Finish;
 use serde_json::{Value, json};
@@ -100,27 +100,19 @@ pub(crate) struct Transcribing {
     pub(super) failure: Option<Refusal>,
 }
 
-/// The decision whether a turn has ended.
-pub(crate) struct Deciding {
-    pub(super) pause: Pause,
-    /// From which probability on the turn is complete.
-    pub(super) threshold: f32,
-    pub(super) probability: Option<f32>,
-    pub(super) failure: Option<Refusal>,
-}
-
 pub(crate) enum Reply {
-    Turn(Box<Deciding>),
+    Turn(Deciding),
     Response(Box<Responding>),
     Transcription(Box<Transcribing>),
 }
 
 impl Reply {
-    pub(super) fn failure_mut(&mut self) -> &mut Option<Refusal> {
+    /// Takes the failure of its job.
+    pub(super) fn fail(&mut self, error: &ApiError) {
         match self {
-            Self::Turn(deciding) => &mut deciding.failure,
-            Self::Response(response) => &mut response.failure,
-            Self::Transcription(transcription) => &mut transcription.failure,
+            Self::Turn(_) => Deciding::note_failure(error),
+            Self::Response(response) => response.failure = Some(error.clone().into()),
+            Self::Transcription(transcription) => transcription.failure = Some(error.clone().into()),
         }
     }
 }

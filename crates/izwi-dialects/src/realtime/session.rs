@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{Engine, StreamingOutput, Task};
-use izwi_server::turns::Pause;
+use izwi_server::turns::TurnModel;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
@@ -36,9 +36,7 @@ pub(crate) struct Session {
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
     /// The turn model.
-    pub(super) turns: Option<Lease>,
-    /// The pause that it decides on.
-    pub(super) deciding: Option<Pause>,
+    pub(super) turns: Option<Arc<Lease>>,
     /// The responses that the driver has still to end.
     pub(super) cancelled: VecDeque<u64>,
     /// How many responses there were.
@@ -73,12 +71,18 @@ pub(super) type Asr = (Option<String>, Arc<Lease>);
 pub(crate) struct Models {
     pub(super) chat: Option<Lease>,
     pub(super) asr: Option<Asr>,
-    pub(super) turns: Option<Lease>,
+    pub(super) turns: Option<Arc<Lease>>,
 }
 
 /// Whether a name is one of the hosted models, which stand for the default models.
 pub(super) fn is_hosted(name: &str) -> bool {
     name.starts_with("gpt-") || name == ASR_ALIASES[0]
+}
+
+/// Whether a turn model decides in conversations with a pipeline that say nothing of it.
+fn is_semantic_by_default(chat: &Lease) -> bool {
+    let turns = chat.profile().info.transcriber.as_ref().and_then(|transcriber| transcriber.turns);
+    turns.is_some_and(|turns| turns.eagerness.is_some())
 }
 
 /// The configuration and the model of conversations that the URL asks for.
@@ -145,7 +149,6 @@ impl Protocol for Session {
             chat: None,
             asr: None,
             turns: None,
-            deciding: None,
             cancelled: VecDeque::new(),
             responses: 0,
             speculation: None,
@@ -198,6 +201,7 @@ impl Protocol for Session {
         let asr = asr.filter(|name| self.asr.as_ref().is_none_or(|(loaded, _)| loaded != name));
         let is_semantic = config.turn_detection.is_some_and(|turns| turns.eagerness.is_some());
         let needs_turns = is_semantic && self.turns.is_none() && self.state.registry().has(Task::Turn);
+        let has_turns = self.turns.is_some();
         if !needs_chat && asr.is_none() && !needs_turns {
             return None;
         }
@@ -215,10 +219,9 @@ impl Protocol for Session {
                 }
                 None => None,
             };
-            let turns = match needs_turns {
-                true => Some(state.lease(None, Task::Turn).await?),
-                false => None,
-            };
+            let needs_turns =
+                needs_turns || (!has_turns && chat.as_ref().is_some_and(is_semantic_by_default));
+            let turns = if needs_turns { TurnModel::lease(&state).await? } else { None };
             Ok(Models { chat, asr, turns })
         };
         Some(loading.boxed())
@@ -296,7 +299,10 @@ impl Protocol for Session {
 
     fn end(&mut self, reply: Reply, outcome: Outcome, out: &mut Outbox) {
         match reply {
-            Reply::Turn(deciding) => self.end_decision(&deciding, out),
+            Reply::Turn(mut deciding) => {
+                deciding.end(&outcome);
+                self.end_decision(&deciding, out);
+            }
             Reply::Response(response) => self.end_response(*response, outcome, out),
             Reply::Transcription(transcription) => {
                 if let Some(transcripts) = &mut self.transcripts {
@@ -337,7 +343,7 @@ impl Protocol for Session {
         // Audio that pauses is transcribed on with the next request.
         let is_pause = matches!((&reply, error), (Reply::Transcription(_), ApiError::TextTimeout(_)));
         if !is_pause {
-            *reply.failure_mut() = Some(error.clone().into());
+            reply.fail(error);
         }
     }
 }

@@ -5,59 +5,15 @@ use std::ops::RangeInclusive;
 
 use izwi_server::extract::check_range;
 use izwi_server::turns::TurnOptions;
-use izwi_types::excerpt;
+use izwi_types::{Eagerness, TurnEnds, excerpt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
 
 const PREFIX_PADDING_MS: RangeInclusive<u64> = 0..=5_000;
-const SILENCE_DURATION_MS: RangeInclusive<u64> = 100..=10_000;
-/// Silence after which a model is asked whether a turn is complete: what it was trained with.
-const DECISION_PAUSE_MS: u64 = 200;
 /// What names the settings in refusals.
 const PARAM: &str = "session.audio.input.turn_detection";
-
-/// How early a turn may end, where a model decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Eagerness {
-    Low,
-    Medium,
-    High,
-    Auto,
-}
-
-impl Eagerness {
-    const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Auto];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::Auto => "auto",
-        }
-    }
-
-    /// The silence that ends a turn whatever the model says: that of the hosted API.
-    /// <https://platform.openai.com/docs/guides/realtime-vad#semantic-vad>
-    fn longest_silence_ms(self) -> u64 {
-        match self {
-            Self::Low => 8_000,
-            Self::Medium | Self::Auto => 4_000,
-            Self::High => 2_000,
-        }
-    }
-
-    /// The probability from which on a turn is complete.
-    pub(super) fn threshold(self) -> f32 {
-        match self {
-            Self::Low => 0.7,
-            Self::Medium | Self::Auto => 0.5,
-            Self::High => 0.3,
-        }
-    }
-}
 
 /// Server VAD, or semantic VAD.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,17 +39,18 @@ impl Default for TurnDetection {
 }
 
 impl TurnDetection {
-    /// Server VAD in place of semantic VAD.
-    pub(super) fn server_vad(self) -> Self {
-        let TurnOptions { silence_duration_ms, pause_ms, .. } = TurnOptions::default();
-        let options = TurnOptions { silence_duration_ms, pause_ms, ..self.options };
-        Self { options, eagerness: None, ..self }
+    /// That of a pipeline.
+    pub(super) fn of(ends: TurnEnds) -> Self {
+        Self::default().with_ends(ends)
     }
 
-    fn semantic_vad(self, eagerness: Eagerness) -> Self {
-        let (silence_duration_ms, pause_ms) = (eagerness.longest_silence_ms(), Some(DECISION_PAUSE_MS));
-        let options = TurnOptions { silence_duration_ms, pause_ms, ..self.options };
-        Self { options, eagerness: Some(eagerness), ..self }
+    /// Server VAD in place of semantic VAD.
+    pub(super) fn server_vad(self) -> Self {
+        self.with_ends(TurnEnds::default())
+    }
+
+    fn with_ends(self, ends: TurnEnds) -> Self {
+        Self { options: self.options.with_ends(ends), eagerness: ends.eagerness, ..self }
     }
 
     /// As its client sees it.
@@ -144,8 +101,11 @@ impl TurnDetectionPatch {
             }
         };
         let before = match (is_semantic, before.eagerness) {
-            (true, eagerness) => {
-                before.semantic_vad(self.eagerness()?.or(eagerness).unwrap_or(Eagerness::Auto))
+            // What silence may last at most goes with the eagerness.
+            (true, Some(_)) if self.eagerness.is_none() => before,
+            (true, _) => {
+                let eagerness = self.eagerness()?.or(Some(Eagerness::Auto));
+                before.with_ends(TurnEnds { eagerness, silence_ms: None })
             }
             (false, Some(_)) => before.server_vad(),
             (false, None) => before,
@@ -162,7 +122,7 @@ impl TurnDetectionPatch {
         }
         if let Some(ms) = self.silence_duration_ms.filter(|_| !is_semantic) {
             options.silence_duration_ms =
-                check_range(&param("silence_duration_ms"), ms, &SILENCE_DURATION_MS)?;
+                check_range(&param("silence_duration_ms"), ms, &TurnEnds::SILENCES_MS)?;
         }
         Ok(TurnDetection {
             options,
@@ -174,10 +134,9 @@ impl TurnDetectionPatch {
 
     fn eagerness(&self) -> Result<Option<Eagerness>, Refusal> {
         let Some(name) = &self.eagerness else { return Ok(None) };
-        let found = Eagerness::ALL.into_iter().find(|eagerness| eagerness.name() == name);
-        found.map(Some).ok_or_else(|| {
+        Eagerness::parse(name).map(Some).ok_or_else(|| {
             let param = format!("{PARAM}.eagerness");
-            let message = format!("{param} is '{}'; use low, medium, high or auto", excerpt(name));
+            let message = format!("{param} is '{}'; use {}", excerpt(name), Eagerness::CHOICE);
             Refusal::invalid(&param, message)
         })
     }

@@ -51,7 +51,7 @@ impl Transcription {
         let turns = TurnOptions { silence_duration_ms: PAUSE_MS, max_turn_ms, ..TurnOptions::default() };
         Ok(Self {
             format,
-            input: TurnInput::new(&state.vad(), PcmEncoding::S16Le, format.rate_hz, turns)?,
+            input: TurnInput::with_turns((PcmEncoding::S16Le, format.rate_hz), &state.vad(), turns, None)?,
             transcriber: LiveTranscriber::new(state, &engine, settings, 0)?,
             _engine: engine,
             language,

@@ -24,7 +24,7 @@ use izwi_core::engine::remote::RemoteOutput;
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineError, RemoteError, RemoteModel, Task, UpstreamStatus,
 };
-use izwi_types::{ConverseInput, Input, InputError, ModelInfo, Transcriber, Voice, excerpt};
+use izwi_types::{ConverseInput, Input, InputError, ModelInfo, Transcriber, TurnEnds, Voice, excerpt};
 use serde_json::{Map, Value};
 
 use self::answer::Answer;
@@ -59,6 +59,8 @@ pub struct PipelineConfig {
     /// Whether the language model is asked in a pause, before it is known that the turn has ended. If it goes on, the request was
     /// for nothing.
     pub speculates: bool,
+    /// How ends of turns are found, unless a session says otherwise; `None` for the session's default.
+    pub turns: Option<TurnEnds>,
 }
 
 impl PipelineConfig {
@@ -74,6 +76,7 @@ impl PipelineConfig {
             voice: None,
             language: None,
             speculates: false,
+            turns: None,
         }
     }
 
@@ -161,6 +164,7 @@ impl Pipeline {
                 model: asr.profile().model.clone(),
                 language: transcripts::spoken(&config, heard),
                 speculates: config.speculates,
+                turns: config.turns,
             }),
             weight_bytes: 0,
             state_bytes: 0,

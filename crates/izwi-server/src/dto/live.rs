@@ -1,6 +1,7 @@
 //! Frames of the WebSocket `/v1/audio/transcriptions/stream`.
 
 use bytes::Bytes;
+use izwi_types::TurnEnds;
 use serde::{Deserialize, Serialize};
 
 use super::speech::WordTimes;
@@ -38,9 +39,20 @@ pub(crate) struct ConfigFields {
     pub(crate) threshold: Option<f32>,
     /// Audio before the first speech that belongs to a turn.
     pub(crate) prefix_padding_ms: Option<u64>,
-    /// Silence that ends a turn.
+    /// Silence that ends a turn, whatever a turn model says.
     pub(crate) silence_duration_ms: Option<u64>,
+    /// `server_vad`, by default, or `semantic_vad`: a turn model is asked in a pause whether the turn is complete.
+    pub(crate) turn_detection: Option<String>,
+    /// How early a turn may end with `semantic_vad`: `low`, `medium`, `high`, or `auto` by default.
+    pub(crate) eagerness: Option<String>,
     pub(crate) priority: Option<String>,
+}
+
+impl ConfigFields {
+    /// Whether a turn model is asked for.
+    pub(crate) fn is_semantic(&self) -> bool {
+        self.turn_detection.as_deref() == Some(TurnEnds::TYPES[1])
+    }
 }
 
 /// A frame of the client, checked for shape.
@@ -66,6 +78,11 @@ pub(crate) enum ServerFrame<'a> {
         channels: u16,
         /// `null` if a turn is transcribed once it has ended.
         latency_ms: Option<u64>,
+        /// `server_vad` where no turn model is installed.
+        turn_detection: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        eagerness: Option<&'static str>,
+        silence_duration_ms: u64,
     },
     #[serde(rename = "speech.started")]
     Started { turn: u64, at_ms: u64 },

@@ -38,6 +38,9 @@ pub struct TranscriptionRequest {
     #[serde(alias = "known_speaker_references[]")]
     #[schema(max_items = 16)]
     pub(crate) known_speaker_references: Option<Vec<String>>,
+    /// With `diarized_json`: whether saved speakers are told by their names, which the server's setting `saved_speakers` allows;
+    /// by default as that says. References take their place.
+    pub(crate) saved_speakers: Option<bool>,
     #[serde(skip)]
     pub(crate) options: TranscriptionOptions,
 }

@@ -5,6 +5,7 @@
 //! and words; knows no frame.
 
 mod agreement;
+mod listener;
 mod rewriting;
 mod settings;
 mod step;
@@ -13,6 +14,7 @@ mod turn;
 mod turns;
 
 pub use agreement::LiveWord;
+pub use listener::{ListenerReply, LiveListener};
 pub use settings::LiveSettings;
 pub use transcriber::{LiveReply, LiveTranscriber};
 pub use turn::LiveEvent;

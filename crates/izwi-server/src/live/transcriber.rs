@@ -11,7 +11,7 @@ use super::turn::LiveEvent;
 use super::turns::{Ask, LiveTurns, Method, Window};
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::turns::{Heard, TurnInput};
+use crate::turns::{Deciding, Heard, TurnInput};
 use crate::upload::UploadMemory;
 use crate::ws::protocol::{Job, Outcome, Protocol};
 
@@ -92,7 +92,7 @@ impl LiveTranscriber {
     /// # Errors
     /// It is no audio of the encoding, or more audio waits than may, or than there is memory for: nothing is taken then.
     pub fn push(&mut self, input: &mut TurnInput, bytes: &[u8]) -> Result<Vec<LiveEvent>, ApiError> {
-        self.admit(input.ms_of(bytes.len()))?;
+        self.admit(input.waiting_ms() + input.ms_of(bytes.len()))?;
         self.hear(&input.push(bytes)?)
     }
 
@@ -101,8 +101,19 @@ impl LiveTranscriber {
     /// # Errors
     /// As of [`Self::push`].
     pub fn end_turn(&mut self, input: &mut TurnInput) -> Result<Vec<LiveEvent>, ApiError> {
-        self.admit(0)?;
+        self.admit(input.waiting_ms())?;
         self.hear(&input.end_turn()?)
+    }
+
+    /// Takes the decision on a pause, and the audio that waited for it.
+    pub(super) fn decided(&mut self, input: &mut TurnInput, deciding: &Deciding) -> Vec<LiveEvent> {
+        let mut heard = input.decided(deciding);
+        match self.admit(input.waiting_ms()) {
+            Ok(()) => heard.append(input.hear_on()),
+            Err(error) => tracing::debug!(%error, "audio waits for memory"),
+        }
+        // What was admitted fits.
+        self.hear(&heard).unwrap_or_default()
     }
 
     /// Makes room for so many milliseconds of audio, before it is decoded.

@@ -403,7 +403,8 @@ mod tests {
         memory_kib: usize,
     ) -> (impl FnMut(&[f32]) -> Heard, LiveTurns) {
         let options = TurnOptions { silence_duration_ms, max_turn_ms: u64::MAX, ..TurnOptions::default() };
-        let mut input = TurnInput::new(&VadModel::default(), PcmEncoding::S16Le, RATE_HZ, options).unwrap();
+        let format = (PcmEncoding::S16Le, RATE_HZ);
+        let mut input = TurnInput::with_turns(format, &VadModel::default(), options, None).unwrap();
         let memory = UploadMemory::of(Arc::new(Semaphore::new(memory_kib)), 0);
         let hear = move |samples: &[f32]| input.push(&bytes_of(samples)).unwrap();
         (hear, LiveTurns::new(method, String::new(), memory, 0))

@@ -84,7 +84,7 @@ pub async fn respond(
     // The model of the record is the one that is leased last.
     let speakers = match checked.format {
         TranscriptFormat::DiarizedJson => {
-            let speakers = Speakers::lease(state, "response_format").await?;
+            let speakers = Speakers::lease(state, "response_format", checked.saved_speakers).await?;
             let references = checked.references.clone();
             Some(speakers.with_known(references, checked.priority, "known_speaker_references").await?)
         }

@@ -80,7 +80,8 @@ impl RecordingFields for TranscriptionRequest {
         let rows = options.rows().into_iter();
         let names = rows.flat_map(|row| [Some(row.name), row.alias].map(|name| (name, row.alias.is_some())));
         let options = names.filter_map(|(name, repeats)| Some(TextPart::new(name?, repeats)));
-        let once = ["model", "response_format", "stream", "priority"].into_iter().chain(VAD_PARTS);
+        let once =
+            ["model", "response_format", "stream", "priority", "saved_speakers"].into_iter().chain(VAD_PARTS);
         let once = once.map(|name| TextPart::new(name, false));
         let lists = SPEAKER_PARTS.map(|(name, max_bytes)| TextPart { name, repeats: true, max_bytes });
         options.chain(once).chain(lists).collect()
@@ -100,6 +101,7 @@ impl RecordingFields for TranscriptionRequest {
             "response_format" => self.response_format = Some(text),
             "priority" => self.priority = Some(text),
             "stream" => self.stream = Some(parse_bool(name, &text)?),
+            "saved_speakers" => self.saved_speakers = Some(parse_bool(name, &text)?),
             "known_speaker_names" | "known_speaker_names[]" => {
                 self.known_speaker_names.get_or_insert_default().push(text);
             }

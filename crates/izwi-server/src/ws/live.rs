@@ -2,7 +2,8 @@
 //!
 //! Choices of the protocol:
 //! - Binary frames are mono audio in `encoding` at `sample_rate`, by default 16-bit little-endian PCM at 16 kHz.
-//! - Voice activity detection finds turns. What is between them becomes no text.
+//! - Voice activity detection finds turns. What is between them becomes no text. With `semantic_vad` a turn model decides in a pause
+//!   whether it ends the turn; `session.created` tells what is in effect.
 //! - The transcript of a turn is the concatenation of its `committed` texts: they never change. `partial` is what follows
 //!   them for now; the next one replaces it.
 //! - What `session.config` asks to rewrite, numbers and spoken commands, is rewritten before it is committed: words of a run
@@ -19,17 +20,18 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use izwi_audio::encode::EncodeError;
 use izwi_core::engine::{RequestId, StreamingOutput, Task};
+use izwi_types::Eagerness;
 
-use self::setup::Setup;
+use self::setup::{Models, Setup};
 use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame};
 use crate::dto::speech::WordTimes;
 use crate::error::ApiError;
-use crate::live::{LiveEvent, LiveReply, LiveWord};
-use crate::registry::Lease;
+use crate::live::{ListenerReply, LiveEvent, LiveListener, LiveWord};
 use crate::state::AppState;
+use crate::turns::{Deciding, TurnModel};
 
 /// State of a session.
 pub(super) struct Live {
@@ -41,9 +43,10 @@ pub(super) struct Live {
 
 impl Protocol for Live {
     const KIND: &'static str = "live";
+    const MAX_GENERATIONS: usize = LiveListener::MAX_JOBS;
     type Frame = ClientFrame;
-    type Model = Lease;
-    type Reply = LiveReply;
+    type Model = Models;
+    type Reply = ListenerReply;
     type Opening = ();
 
     fn new(state: &AppState, identity: Identity, (): ()) -> Self {
@@ -61,23 +64,28 @@ impl Protocol for Live {
         matches!(frame, ClientFrame::Ping)
     }
 
-    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Lease, ApiError>>> {
+    fn load_model(&self, frame: &ClientFrame) -> Option<BoxFuture<'static, Result<Models, ApiError>>> {
         if self.session.is_some() || self.is_closed {
             return None;
         }
-        let model = match frame {
-            ClientFrame::Config(config) => config.model.clone(),
-            ClientFrame::Audio(_) => None,
+        let (model, is_semantic) = match frame {
+            ClientFrame::Config(config) => (config.model.clone(), config.is_semantic()),
+            ClientFrame::Audio(_) => (None, false),
             _ => return None,
         };
         let state = self.state.clone();
-        Some(async move { state.lease(model.as_deref(), Task::Asr).await }.boxed())
+        let loading = async move {
+            let asr = state.lease(model.as_deref(), Task::Asr).await?;
+            let turns = if is_semantic { TurnModel::lease(&state).await? } else { None };
+            Ok(Models { asr, turns })
+        };
+        Some(loading.boxed())
     }
 
     fn receive(
         &mut self,
         frame: ClientFrame,
-        model: Option<Result<Lease, ApiError>>,
+        model: Option<Result<Models, ApiError>>,
         out: &mut Outbox,
     ) -> Result<Action, ApiError> {
         match frame {
@@ -98,7 +106,8 @@ impl Protocol for Live {
             ClientFrame::Done => {
                 frame::check_open(self.is_closed)?;
                 if let Some(session) = &mut self.session {
-                    session.end_turn(out)?;
+                    let events = session.listener.finish()?;
+                    session.tell(&events, out);
                 }
                 self.is_closed = true;
             }
@@ -108,36 +117,36 @@ impl Protocol for Live {
     }
 
     fn next_job(&mut self) -> Option<Result<Job<Self>, ApiError>> {
-        self.session.as_mut()?.transcriber.next_job(|reply| reply)
+        self.session.as_mut()?.listener.next_job(|reply| reply)
     }
 
     fn deliver(
         &mut self,
-        reply: &mut LiveReply,
+        reply: &mut ListenerReply,
         chunk: StreamingOutput,
         out: &mut Outbox,
     ) -> Result<(), EncodeError> {
         if let Some(session) = &mut self.session {
-            let events = session.transcriber.deliver(reply, chunk);
+            let events = session.listener.deliver(reply, chunk);
             session.tell(&events, out);
         }
         Ok(())
     }
 
-    fn end(&mut self, reply: LiveReply, outcome: Outcome, out: &mut Outbox) {
+    fn end(&mut self, reply: ListenerReply, outcome: Outcome, out: &mut Outbox) {
         if let Some(session) = &mut self.session {
-            let events = session.transcriber.end(reply, &outcome);
+            let events = session.listener.end(reply, &outcome);
             session.tell(&events, out);
         }
     }
 
     fn drop_queued(&mut self) -> bool {
-        self.session.as_mut().is_some_and(|session| session.transcriber.clear())
+        self.session.as_mut().is_some_and(|session| session.listener.clear())
     }
 
     fn close_input(&mut self) {
         if let Some(session) = &mut self.session
-            && let Err(error) = session.transcriber.end_turn(&mut session.input)
+            && let Err(error) = session.listener.end_turn()
         {
             tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
@@ -145,16 +154,23 @@ impl Protocol for Live {
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed && self.session.as_ref().is_none_or(|session| !session.transcriber.has_speech())
+        self.is_closed && self.session.as_ref().is_none_or(|session| !session.listener.has_speech())
     }
 
     fn write_done(&self, out: &mut Outbox) {
-        let ms = self.session.as_ref().map_or(0, |session| session.input.now_ms());
+        let ms = self.session.as_ref().map_or(0, |session| session.listener.now_ms());
         out.frame(&ServerFrame::Done { duration_s: ms as f64 / 1_000.0 });
     }
 
     fn write_error(&self, error: &ApiError, out: &mut Outbox) {
         frame::write_error(error, out);
+    }
+
+    fn write_failure(&self, reply: &mut ListenerReply, error: &ApiError, out: &mut Outbox) {
+        match reply {
+            ListenerReply::Turn(_) => Deciding::note_failure(error),
+            ListenerReply::Transcript(_) => self.write_error(error, out),
+        }
     }
 }
 
@@ -162,7 +178,7 @@ impl Live {
     fn configure(
         &mut self,
         fields: ConfigFields,
-        model: Option<Result<Lease, ApiError>>,
+        model: Option<Result<Models, ApiError>>,
         out: &mut Outbox,
     ) -> Result<(), ApiError> {
         if self.session.is_some() {
@@ -170,13 +186,17 @@ impl Live {
         }
         frame::check_open(self.is_closed)?;
         let session = Setup::resolve(&self.state, fields, model.unwrap_or(Err(frame::NO_MODEL))?)?;
+        let transcriber = session.listener.transcriber();
         out.reply(&ServerFrame::Created {
             session_id: self.id.as_str(),
-            model: &session.transcriber.engine().profile().model,
+            model: &transcriber.engine().profile().model,
             encoding: session.encoding,
             sample_rate: session.rate_hz,
             channels: 1,
-            latency_ms: session.transcriber.latency_ms(),
+            latency_ms: transcriber.latency_ms(),
+            turn_detection: session.turns.type_name(),
+            eagerness: session.turns.eagerness.map(Eagerness::name),
+            silence_duration_ms: session.silence_ms,
         });
         self.session = Some(session);
         Ok(())
@@ -184,7 +204,7 @@ impl Live {
 
     fn hear(&mut self, audio: &Bytes, out: &mut Outbox) -> Result<(), ApiError> {
         let Some(session) = &mut self.session else { return Err(frame::NO_MODEL) };
-        let events = session.transcriber.push(&mut session.input, audio)?;
+        let events = session.listener.push(audio)?;
         session.tell(&events, out);
         Ok(())
     }
@@ -192,7 +212,7 @@ impl Live {
 
 impl Setup {
     fn end_turn(&mut self, out: &mut Outbox) -> Result<(), ApiError> {
-        let events = self.transcriber.end_turn(&mut self.input)?;
+        let events = self.listener.end_turn()?;
         self.tell(&events, out);
         Ok(())
     }

@@ -86,23 +86,11 @@ impl Composed<'_> {
             if let Some(remote) = settings.remote(name) {
                 return engine::connect(remote, config).await;
             }
-            self::load(config, Arc::clone(&arbiters)).await
+            engine::load_beside(config, Arc::clone(&arbiters)).await
         };
         let parts = Parts { asr: Arc::new(load(&asr).await?), tts: Arc::new(load(&tts).await?) };
         engine::compose(pipeline, Arc::new(parts), config.clone()).await
     }
-}
-
-/// Loads a model beside others of this process.
-///
-/// # Errors
-/// It does not load.
-pub(super) async fn load(config: EngineCoreConfig, arbiters: Arc<DeviceArbiters>) -> Result<Engine> {
-    let name = config.model.clone();
-    let loaded = tokio::task::spawn_blocking(move || Engine::on_devices(config, &arbiters)).await;
-    let engine = loaded.with_context(|| format!("loading model '{name}' failed"))??;
-    engine.ready().await?;
-    Ok(engine)
 }
 
 /// The key in a variable of the environment.

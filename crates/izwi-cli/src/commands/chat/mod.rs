@@ -93,17 +93,17 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             let place = (&store, Arc::clone(&arbiters));
             interrupt.guard(composed.engine(place, resolved, config.clone(), !args.no_pull)).await
         }
-        None => interrupt.guard(composed::load(config.clone(), Arc::clone(&arbiters))).await,
+        None => interrupt.guard(engine::load_beside(config.clone(), Arc::clone(&arbiters))).await,
     };
 
     engine::run_loaded(config.num_threads, load, async |loaded| {
         let Loaded { engine, mut interrupt, .. } = loaded;
         if let Some(player) = player.as_ref().filter(|_| args.mic) {
-            let turn_model = spoken::turn_model(&store);
+            let turn_model = models::turn_model(&store);
             let turn_model = turn_model.map(|model| EngineCoreConfig { model, ..config.clone() });
             let conversation = async {
                 let turn_model = match turn_model {
-                    Some(config) => Some(composed::load(config, Arc::clone(&arbiters)).await?),
+                    Some(config) => Some(engine::load_beside(config, Arc::clone(&arbiters)).await?),
                     None => None,
                 };
                 spoken::converse(&args.options, (engine, turn_model), &store, player).await

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures::stream::SplitSink;
 use futures::{SinkExt as _, StreamExt as _};
 use izwi_core::engine::Engine;
-use izwi_hub::{ModelStatus, Store, Task};
+use izwi_hub::Store;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -41,12 +41,6 @@ pub(super) fn check(options: &AnswerOptions) -> Result<()> {
     }
 }
 
-/// The installed turn model; without one, silence ends turns.
-pub(super) fn turn_model(store: &Store) -> Option<String> {
-    let has_task = |status: &ModelStatus<'_>| status.installed && status.manifest.tasks.contains(&Task::Turn);
-    store.list().into_iter().find(has_task).map(|status| status.manifest.name.clone())
-}
-
 /// Converses until the microphone or the session ends.
 ///
 /// # Errors
@@ -57,6 +51,10 @@ pub(super) async fn converse(
     store: &Store,
     player: &Player,
 ) -> Result<()> {
+    // What the settings say of a pipeline holds.
+    let transcriber = engine.profile().info.transcriber.as_ref();
+    let has_turns = transcriber.is_some_and(|transcriber| transcriber.turns.is_some());
+    let session = session(options, has_turns);
     let place = Place::start(engine, turn_model, store).await?;
     let (sink, mut events) = place.connect("/v1/realtime").await?.split();
     let mut talk = Talk { sink, answer: Answer::new(player) };
@@ -85,7 +83,7 @@ pub(super) async fn converse(
         };
         let event: Event = serde_json::from_str(&text).context("the server sent no event")?;
         match event.kind.as_str() {
-            "session.created" => talk.send(&session(options)).await?,
+            "session.created" => talk.send(&session).await?,
             "session.updated" if microphone.is_none() => {
                 let opened = Microphone::open()?;
                 output::status(&format!("listening to {}; Ctrl-C ends the conversation", opened.name()));
@@ -96,19 +94,19 @@ pub(super) async fn converse(
     }
 }
 
-/// What the session is set to.
-fn session(options: &AnswerOptions) -> Value {
+/// What the session is set to, where the pipeline has turns of its own or not.
+fn session(options: &AnswerOptions, has_turns: bool) -> Value {
     let mut session = json!({
         "type": "realtime",
         "output_modalities": ["audio"],
         "audio": {
-            "input": {
-                "format": {"type": "audio/pcm", "rate": Microphone::RATE_HZ},
-                "turn_detection": {"type": "semantic_vad"},
-            },
+            "input": {"format": {"type": "audio/pcm", "rate": Microphone::RATE_HZ}},
             "output": {"format": {"type": "audio/pcm", "rate": ANSWER_HZ}},
         },
     });
+    if !has_turns {
+        session["audio"]["input"]["turn_detection"] = json!({"type": "semantic_vad"});
+    }
     if let Some(instructions) = &options.instructions {
         session["instructions"] = json!(instructions);
     }

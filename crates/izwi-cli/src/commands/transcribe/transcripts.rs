@@ -216,7 +216,8 @@ mod tests {
         let word = Word { text: " Hi.".to_owned(), start_s: 0.0, end_s: 0.5, probability: 1.0 };
         let segment =
             Segment { end_s: 1.0, text: " Hi.".to_owned(), words: vec![word], ..Segment::default() };
-        let transcript = Transcript { language: Some("en".to_owned()), segments: vec![segment] };
+        let transcript =
+            Transcript { language: Some("en".to_owned()), segments: vec![segment], ..Transcript::default() };
         let stats = RequestStats {
             finish_reason: FinishReason::Stop,
             error: None,

@@ -457,7 +457,7 @@ impl SimulatedExecutor {
             segment.end_of_turn = self.model.min_turn_s.map(|seconds| f32::from(running.passes >= seconds));
             output.text.clone_from(&segment.text);
             output.segments.push(segment);
-            output.language = Some("en".to_owned());
+            (output.language, output.language_probability) = (Some("en".to_owned()), Some(0.75));
         }
         output.finished = running.pass + 1 >= running.passes;
         output.next_pass = (!output.finished).then(|| running.begin_pass(state));

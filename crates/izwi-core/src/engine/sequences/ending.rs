@@ -42,8 +42,11 @@ impl Session {
     pub(super) fn end_whole(mut self, stats: RequestStats, sample_rate: u32) -> Option<EngineOutput> {
         let emissions = self.take_emissions(stats.finish_reason);
         let emissions = emissions.into_iter().map(|(emission, _)| emission).collect();
-        let transcript = (self.request.task.listens())
-            .then_some(Transcript { language: self.language, segments: self.segments });
+        let transcript = (self.request.task.listens()).then_some(Transcript {
+            language: self.language,
+            language_probability: self.language_probability,
+            segments: self.segments,
+        });
         let is_heard = transcript.is_some();
         let output = EngineOutput {
             request_id: self.request.id,

@@ -44,6 +44,7 @@ pub(super) struct Session {
     /// Segments that are in no chunk yet.
     pending_segments: Vec<Segment>,
     pub(super) language: Option<String>,
+    pub(super) language_probability: Option<f32>,
     pub(super) emissions: EmissionQueue,
     /// Chunks that have not left, with the time when each was made.
     pub(super) pending: VecDeque<(StreamingOutput, Instant)>,
@@ -98,6 +99,7 @@ impl Session {
             segments: Vec::new(),
             pending_segments: Vec::new(),
             language: None,
+            language_probability: None,
             emissions: EmissionQueue::default(),
             pending: VecDeque::new(),
             blocked_since: None,
@@ -171,6 +173,7 @@ impl Session {
         }
         self.generated_tokens += output.generated_tokens;
         self.language = output.language.take().or(self.language.take());
+        self.language_probability = output.language_probability.or(self.language_probability);
         if self.request.writes_figures {
             self.write_figures(&mut output);
         }

@@ -61,6 +61,7 @@ pub(super) struct Transcript {
     pub(super) text: String,
     pub(super) segments: Vec<Segment>,
     language: Option<String>,
+    language_probability: Option<f32>,
     tokens: usize,
     passes: usize,
 }
@@ -154,6 +155,8 @@ impl Run {
         self.transcript.text += &output.text;
         self.transcript.segments.extend(output.segments);
         self.transcript.language = output.language.or(self.transcript.language.take());
+        self.transcript.language_probability =
+            output.language_probability.or(self.transcript.language_probability);
         self.finished = output.finished;
         if let Some(work) = output.next_pass {
             assert!(!output.finished);
@@ -399,6 +402,7 @@ fn speech_is_transcribed() {
     for (samples, expected) in clips() {
         let transcript = one(&BASE, listen(&samples));
         assert_eq!(transcript.language.as_deref(), Some("en"));
+        assert!((0.5..=1.0).contains(&transcript.language_probability.unwrap()), "{transcript:?}");
         let errors = errors(&words(&transcript.text), &words(&expected));
         println!("{errors} errors: {}", transcript.text);
         (wrong, total) = (wrong + errors, total + words(&expected).len());

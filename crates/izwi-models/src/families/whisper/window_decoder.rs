@@ -160,11 +160,18 @@ impl WindowDecoder {
         let candidates = &recording.options.languages;
         let languages = self.vocabulary.languages.iter();
         let languages = languages.filter(|(_, id)| candidates.is_empty() || candidates.contains(id));
-        let likeliest = languages
-            .max_by(|a, b| logits[a.1 as usize].total_cmp(&logits[b.1 as usize]).then(b.1.cmp(&a.1)));
-        state.language = likeliest.map(|(_, id)| *id);
+        let (ids, weights): (Vec<u32>, Vec<f32>) =
+            languages.map(|(_, id)| (*id, logits[*id as usize])).unzip();
+        let likeliest =
+            (0..ids.len()).max_by(|&a, &b| weights[a].total_cmp(&weights[b]).then(ids[b].cmp(&ids[a])));
+        state.language = likeliest.map(|at| ids[at]);
         let work = self.decode_pass(recording, state);
-        StepOutput { language: self.language(state), next_pass: Some(work), ..StepOutput::default() }
+        StepOutput {
+            language: self.language(state),
+            language_probability: likeliest.map(|at| probability(&weights, at as u32)),
+            next_pass: Some(work),
+            ..StepOutput::default()
+        }
     }
 
     fn language(&self, state: &DecodingState) -> Option<String> {
