@@ -13,6 +13,7 @@ mod parts;
 mod processor;
 mod text_input;
 mod voice_input;
+mod workload;
 mod written_text;
 
 use izwi_types::{GenerationParams, LiveWindow, SpeechOptions, Task, Tool, ToolChoice, TranscriptionOptions};
@@ -26,9 +27,10 @@ pub(super) use intake::{Abandoned, AudioIntake, permits};
 pub use lexicons::{check_lexicon, ipa_of, lexicon_as_pls, read_lexicon};
 pub use live_text::{LiveText, first_end, sentence_ends, utterance_end};
 pub(super) use open_input::OpenInput;
-pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor, workload};
+pub(super) use processor::{PreparedRequest, RequestInfo, RequestProcessor};
 pub use text_input::{MAX_TEXT_CHARS, TextInput};
 pub use voice_input::{MAX_REFERENCE_CHARS, ReferenceAudio, VoiceInput};
+pub(super) use workload::workload;
 pub use written_text::plain_text;
 
 /// Tells the engine that input has arrived or ended.
