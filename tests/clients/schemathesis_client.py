@@ -21,12 +21,12 @@ BEYOND_THE_SCHEMA = {
     | {"response_format", "sample_rate", "bit_rate", "word_times", "lexicons"},
     "/v1/audio/transcriptions": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
-    | {"known_speaker_names", "known_speaker_references", "max_speakers"},
+    | {"known_speaker_names", "known_speaker_references", "max_speakers", "saved_speakers"},
     "/v1/audio/alignments": {"file", "audio", "audio_base64", "text", "language", "model"},
     "/v1/audio/encodings": {"file", "audio", "audio_base64", "response_format", "sample_rate", "bit_rate"},
     "/v1/audio/translations": {"file", "audio", "audio_base64", "stream", "timestamp_granularities", "language"}
     | {"languages", "keywords", "include", "beam_size", "patience", "length_penalty"}
-    | {"known_speaker_names", "known_speaker_references", "max_speakers"},
+    | {"known_speaker_names", "known_speaker_references", "max_speakers", "saved_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     "/v1/lexicons": {"text", "entries"},
     # The server of the test has no store.

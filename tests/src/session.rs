@@ -95,11 +95,17 @@ impl Session {
         Ok(guarded(self.socket.send(message)).await??)
     }
 
-    /// The next frame except pings.
+    /// The next frame except pings, and pauses of streams, which a busy machine may tell at any time.
     pub async fn next(&mut self) -> Result<Incoming> {
         loop {
             return Ok(match guarded(self.socket.next()).await? {
-                Some(Ok(Message::Text(text))) => Incoming::Frame(serde_json::from_str(&text)?),
+                Some(Ok(Message::Text(text))) => {
+                    let frame: Value = serde_json::from_str(&text)?;
+                    if frame["type"] == "audio.pause" {
+                        continue;
+                    }
+                    Incoming::Frame(frame)
+                }
                 Some(Ok(Message::Binary(bytes))) => Incoming::Audio(bytes.to_vec()),
                 Some(Ok(Message::Close(frame))) => Incoming::Closed(frame.map(|frame| frame.code.into())),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
@@ -177,8 +183,7 @@ impl Session {
             if frame["type"] == "audio.done" {
                 return Ok(Utterance { done: frame, ..utterance });
             }
-            // A machine that is slow pauses streams.
-            if frame["type"] == "interrupted" || frame["type"] == "audio.pause" {
+            if frame["type"] == "interrupted" {
                 continue;
             }
             ensure!(frame["type"] == "audio.chunk", "expected a chunk, got {frame}");

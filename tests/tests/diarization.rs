@@ -72,6 +72,30 @@ async fn transcripts_tell_who_says_what() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn segments_of_speakers_have_words_with_their_times_where_these_are_asked_for() -> Result<()> {
+    let server = server("diarized-words").await?;
+    let words = [("timestamp_granularities[]", "word")];
+    let whole: Value = server.post_form(TRANSCRIPTIONS, form(&words)).await?.json().await?;
+    let mut segments = segments();
+    for (segment, found) in
+        segments.as_array_mut().unwrap().iter_mut().zip(whole["segments"].as_array().context("segments")?)
+    {
+        let words = found["words"].as_array().context("words")?;
+        let said: Vec<_> = words.iter().filter_map(|word| word["word"].as_str()).collect();
+        assert_eq!(said.join(" "), found["text"].as_str().unwrap(), "{found}");
+        assert_eq!((&words[0]["start"], &words[words.len() - 1]["end"]), (&found["start"], &found["end"]));
+        segment["words"] = found["words"].clone();
+    }
+    assert_eq!(whole["segments"], segments);
+    let streamed = [words[0], ("stream", "true")];
+    let events = server.post_form(TRANSCRIPTIONS, form(&streamed)).await?.text().await?;
+    let events = events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+    let events: Vec<Value> = events.filter(|event: &Value| event["speaker"].is_string()).collect();
+    assert_eq!(Value::from(events), segments);
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn known_speakers_are_told_by_name() -> Result<()> {
     let server = server("diarized-known").await?;
     // The first second has the voice of the first speaker.

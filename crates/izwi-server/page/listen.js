@@ -49,12 +49,10 @@ function formOf(file, options) {
   form.append("file", file, file.name);
   form.append("model", options.model);
   if (options.language) form.append("language", options.language);
-  if (options.speakers && options.task !== "translate") form.append("response_format", "diarized_json");
-  else {
-    form.append("response_format", "verbose_json");
-    form.append("timestamp_granularities[]", "word");
-    form.append("timestamp_granularities[]", "segment");
-  }
+  const hasSpeakers = options.speakers && options.task !== "translate";
+  form.append("response_format", hasSpeakers ? "diarized_json" : "verbose_json");
+  form.append("timestamp_granularities[]", "word");
+  form.append("timestamp_granularities[]", "segment");
   return form;
 }
 

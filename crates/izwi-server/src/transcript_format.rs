@@ -47,7 +47,7 @@ pub struct FinishedTranscript<'a> {
     pub task: AsrTask,
     /// Length of the recording, in seconds.
     pub duration_s: f64,
-    /// Whether the verbose form lists words.
+    /// Whether the verbose form and that with speakers list words.
     pub with_words: bool,
     /// What the plain JSON form has besides the text.
     pub extras: JsonExtras,
@@ -116,7 +116,9 @@ impl TranscriptFormat {
                     None => Usage::Duration(DurationUsage::new(duration_s)),
                 },
             }),
-            Self::DiarizedJson => serde_json::to_string(&DiarizedTranscript::new(transcript, duration_s)),
+            Self::DiarizedJson => {
+                serde_json::to_string(&DiarizedTranscript::new(transcript, duration_s, with_words))
+            }
             Self::VerboseJson => {
                 let task = match task {
                     AsrTask::Transcribe => "transcribe",

@@ -26,6 +26,8 @@ pub struct CheckedRequest {
     pub(crate) stream: bool,
     pub(crate) options: TranscriptionOptions,
     pub(crate) priority: Priority,
+    /// Whether the answer lists words.
+    pub(crate) with_words: bool,
     /// Speakers whose names are known.
     pub(crate) references: Vec<Reference>,
     /// Whether saved speakers are told by their names; `None` as the server's setting says.
@@ -67,6 +69,7 @@ impl CheckedRequest {
                 "saved_speakers is only for transcripts with speakers; set response_format to diarized_json";
             return Err(ApiError::invalid("saved_speakers", message));
         }
+        let with_words = options.words();
         if format == TranscriptFormat::DiarizedJson {
             if options.translate {
                 let message = "response_format 'diarized_json' is only for transcriptions; use verbose_json";
@@ -79,7 +82,7 @@ impl CheckedRequest {
         let stream = fields.stream.unwrap_or(false);
         check_stream(stream, format)?;
         let model = non_blank(fields.model);
-        Ok(Self { model, format, stream, options, priority, references, saved_speakers })
+        Ok(Self { model, format, stream, options, priority, with_words, references, saved_speakers })
     }
 
     /// The engine's request, if the model supports the task.
@@ -104,7 +107,7 @@ impl CheckedRequest {
             transcript: &output.transcript.unwrap_or_default(),
             task: if self.options.translate { AsrTask::Translate } else { AsrTask::Transcribe },
             duration_s: output.stats.audio_duration.as_secs_f64(),
-            with_words: self.options.words(),
+            with_words: self.with_words,
             extras: self.extras(&output.stats),
         })
     }
@@ -187,19 +190,19 @@ fn parse_format(name: Option<&str>) -> Result<TranscriptFormat, ApiError> {
 
 /// Refuses what the format of the answer does not carry.
 fn check_format(options: &TranscriptionOptions, format: TranscriptFormat) -> Result<(), ApiError> {
-    let (json, verbose) = (TranscriptFormat::Json, TranscriptFormat::VerboseJson);
+    let json = &[TranscriptFormat::Json][..];
+    let timed = &[TranscriptFormat::VerboseJson, TranscriptFormat::DiarizedJson][..];
     if options.max_speakers.is_some() && format != TranscriptFormat::DiarizedJson {
         let message =
             "max_speakers is only for transcripts with speakers; set response_format to diarized_json";
         return Err(ApiError::invalid("max_speakers", message));
     }
-    for (asked, param, entry, carrier, name) in [
-        (options.logprobs(), "include", "logprobs", json, "json"),
-        (options.words(), "timestamp_granularities", "word", verbose, "verbose_json"),
+    for (asked, param, entry, carriers, names) in [
+        (options.logprobs(), "include", "logprobs", json, "json carries"),
+        (options.words(), "timestamp_granularities", "word", timed, "verbose_json and diarized_json carry"),
     ] {
-        if asked && format != carrier {
-            let message =
-                format!("{param} has '{entry}', which only response_format {name} carries; set that");
+        if asked && !carriers.contains(&format) {
+            let message = format!("{param} has '{entry}', which only response_format {names}; set that");
             return Err(ApiError::invalid(param, message));
         }
     }

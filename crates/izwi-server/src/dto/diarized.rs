@@ -31,9 +31,10 @@ pub(crate) enum DiarizedPart {
 }
 
 impl DiarizedTranscript {
-    /// The form of a transcript with speakers, of a recording of `duration_s` seconds.
-    pub(crate) fn new(transcript: &Transcript, duration_s: f64) -> Self {
-        let segments = transcript.segments.iter().enumerate().map(DiarizedSegment::new);
+    /// The form of a transcript with speakers, of a recording of `duration_s` seconds, `with_words` or without.
+    pub(crate) fn new(transcript: &Transcript, duration_s: f64, with_words: bool) -> Self {
+        let segments = transcript.segments.iter().enumerate();
+        let segments = segments.map(|segment| DiarizedSegment::new(segment, with_words));
         Self {
             task: "transcribe",
             duration: rounded(duration_s),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::seconds::rounded;
+use super::timed_segment::VerboseWord;
 
 /// The name of a speaker where nobody was heard.
 const UNKNOWN: &str = "unknown";
@@ -20,17 +21,22 @@ pub(crate) struct DiarizedSegment {
     /// The name of a known speaker; others are `A`, `B` and so on, in the order in which they begin.
     speaker: String,
     text: String,
+    /// With `word` in `timestamp_granularities`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    words: Option<Vec<VerboseWord>>,
 }
 
 impl DiarizedSegment {
-    /// The segment of this number.
-    pub(crate) fn new((number, segment): (usize, &Segment)) -> Self {
+    /// The segment of this number, `with_words` or without.
+    pub(crate) fn new((number, segment): (usize, &Segment), with_words: bool) -> Self {
         Self {
             id: format!("seg_{number}"),
             start: rounded(segment.start_s),
             end: rounded(segment.end_s),
             speaker: label(segment).unwrap_or_else(|| UNKNOWN.to_owned()),
             text: segment.text.trim().to_owned(),
+            words: with_words.then(|| segment.words.iter().map(VerboseWord::from).collect()),
         }
     }
 }

@@ -56,12 +56,12 @@ impl Source {
     }
 }
 
-/// A response whose body sends segments with their speakers.
+/// A response whose body sends segments with their speakers, `with_words` or without. Errors are about `field`.
 pub(super) async fn stream(
     engine: Lease,
     speakers: Speakers,
     mut request: EngineCoreRequest,
-    field: &'static str,
+    (field, with_words): (&'static str, bool),
 ) -> Result<Response, ApiError> {
     let Speakers { engine: listener, known } = speakers;
     let turns = Source::start(listener, request.split_diarization(), field).await?;
@@ -72,6 +72,7 @@ pub(super) async fn stream(
         known,
         join: SpeakerJoin::new(),
         told: 0,
+        with_words,
         whole: TextDeltas::default(),
     };
     streamed::events(transcript).await
@@ -84,6 +85,7 @@ struct DiarizedStream {
     join: SpeakerJoin,
     /// Segments that were sent.
     told: usize,
+    with_words: bool,
     whole: TextDeltas,
 }
 
@@ -103,7 +105,7 @@ impl Events for DiarizedStream {
         for segment in self.join.take(self.turns.stats.is_some()) {
             // The whole text is trimmed as that of other formats.
             let _ = self.whole.push(&segment.text);
-            let segment = DiarizedSegment::new((self.told, &segment));
+            let segment = DiarizedSegment::new((self.told, &segment), self.with_words);
             self.told += 1;
             frames.push_back(Frame::data(event(&TranscriptEvent::Segment(segment))));
         }

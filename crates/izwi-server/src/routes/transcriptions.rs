@@ -98,7 +98,9 @@ pub async fn respond(
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.
         let mut response = match speakers {
-            Some(speakers) => diarized::stream(engine, speakers, request, field).await?,
+            Some(speakers) => {
+                diarized::stream(engine, speakers, request, (field, checked.with_words)).await?
+            }
             None => stream(engine, request, field, checked).await?,
         };
         response.headers_mut().extend(ignored.headers());
