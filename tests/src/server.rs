@@ -296,7 +296,8 @@ impl TestServer {
             let status = engine.status();
             Ok(status.running + status.pending == 0 && status.kv.used_blocks == 0)
         })
-        .await?;
+        .await
+        .with_context(|| format!("{:?}", engine.status()))?;
         let books = engine.check_invariants().await?;
         anyhow::ensure!(books.is_ok(), "{books:?}");
         anyhow::ensure!(engine.kv_cache_stats().sequences == 0, "a block table is left");

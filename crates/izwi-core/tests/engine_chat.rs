@@ -125,7 +125,9 @@ async fn what_was_handed_over_when_it_was_broken_off_is_what_the_next_turn_goes_
 async fn conversations_that_share_too_few_blocks_are_as_if_alone() {
     let tight =
         EngineCoreConfig { max_blocks: 44, chunked_prefill_threshold: 9, admission_lookahead: 0, ..config() };
-    let engine = engine_with(tight, conversing());
+    // Steps take a time, so that the conversations are answered side by side.
+    let slow = SimulatedModel { step_time: Duration::from_millis(1), ..conversing() };
+    let engine = engine_with(tight, slow);
     let talks = (0..6usize).map(|talk| {
         let engine = engine.clone();
         async move {

@@ -120,6 +120,23 @@ async fn a_dropped_generate_future_aborts_its_request() {
     assert_eq!(engine.kv_cache_stats().used_blocks, 0);
 }
 
+#[tokio::test]
+async fn a_first_request_that_is_dropped_as_it_is_added_does_not_stay() {
+    let engine = engine(SimulatedModel::default());
+    engine.ready().await.unwrap();
+    let is_added = async {
+        while engine.status().pending == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = is_added => {}
+        _ = engine.generate(EngineCoreRequest::tts(TEXT)) => panic!("it was added before"),
+    }
+    soon("the queue to be empty", || engine.status().pending + engine.status().running == 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_pauses_itself_alone_and_is_dropped_in_the_end() {
     let config = EngineCoreConfig {

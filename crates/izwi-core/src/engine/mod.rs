@@ -224,7 +224,6 @@ impl Engine {
     pub async fn generate(&self, request: EngineCoreRequest) -> Result<EngineOutput> {
         let (reply, result) = oneshot::channel();
         self.submit(request, Delivery::Whole(reply)).await?;
-        self.send(Command::Start)?;
         result.await.map_err(|_| self.ended_error())?
     }
 
@@ -240,7 +239,6 @@ impl Engine {
     ) -> Result<(RequestId, mpsc::Receiver<StreamingOutput>)> {
         let (sender, receiver) = mpsc::channel(self.config.stream_buffer_chunks);
         let id = self.submit(request, Delivery::Stream(sender)).await?;
-        self.send(Command::Start)?;
         Ok((id, receiver))
     }
 
@@ -496,6 +494,10 @@ impl Engine {
                 let _ = commands.upgrade().map(|commands| commands.send(Command::InputGrew(id.clone())));
             };
             input.attach(self.processor.preparer(), request.prepared.clone(), Box::new(wake))?;
+        }
+        if !matches!(delivery, Delivery::Step) {
+            // Before it is added: a client that leaves before it knows that it was would stay in the queue.
+            self.send(Command::Start)?;
         }
         let client = Client { delivery, accepted_at, _audio_share: intake.into_share() };
         let admission = Box::new(Admission { request, client });
