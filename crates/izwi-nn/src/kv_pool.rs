@@ -282,30 +282,34 @@ impl KvPool {
         Ok(bytes)
     }
 
-    /// Writes what [`Self::read_block`] gave.
+    /// Writes what [`Self::read_block`] gave, block by block of `[(block, content)]`; each tensor is written once.
     ///
     /// # Errors
-    /// The length differs, the block lies outside the pool, or the device failed.
-    pub fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<()> {
+    /// A length differs, a block lies outside the pool, or the device failed.
+    pub fn write_blocks(&mut self, blocks: &[(u32, &[u8])]) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
         let length = self.layout.map_or(0, |layout| layout.block_bytes(self.block_size));
-        if bytes.len() != length || block as usize >= self.num_blocks {
-            bail!("kv pool: {} bytes for block {block} of {} with {length}", bytes.len(), self.num_blocks)
+        for (block, bytes) in blocks {
+            if bytes.len() != length || *block as usize >= self.num_blocks {
+                bail!("kv pool: {} bytes for block {block} of {} with {length}", bytes.len(), self.num_blocks)
+            }
         }
-        let (slots, mut rest) = (self.slots(&[block], 0, self.block_size), bytes);
-        for tensor in self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]) {
-            let shape: Vec<usize> = [&[self.block_size], &tensor.dims()[1..]].concat();
-            let count = shape.iter().product::<usize>() * tensor.dtype().size_in_bytes();
-            let (of_layer, others) = rest.split_at(count);
-            let rows = Tensor::from_raw_buffer(of_layer, tensor.dtype(), &shape, tensor.device())?;
-            set_rows(tensor, &rows, &slots)?;
-            rest = others;
-        }
-        for tensor in &self.conv_states {
-            let width = tensor.dim(1)?;
-            let (of_layer, others) = rest.split_at(width * size_of::<f32>());
-            let row = Tensor::from_raw_buffer(of_layer, DType::F32, &[1, width], tensor.device())?;
-            set_rows(tensor, &row, &[block])?;
-            rest = others;
+        let ids: Vec<u32> = blocks.iter().map(|(block, _)| *block).collect();
+        let slots = self.slots(&ids, 0, ids.len() * self.block_size);
+        let keys_and_values = self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]);
+        let tensors = keys_and_values.map(|tensor| (tensor, &slots, self.block_size));
+        let tensors = tensors.chain(self.conv_states.iter().map(|tensor| (tensor, &ids, 1)));
+        let mut start = 0;
+        for (tensor, places, rows_of_block) in tensors {
+            let row: usize = tensor.dims()[1..].iter().product();
+            let end = start + rows_of_block * row * tensor.dtype().size_in_bytes();
+            let rows: Vec<&[u8]> = blocks.iter().map(|(_, bytes)| &bytes[start..end]).collect();
+            let shape: Vec<usize> = [&[places.len()], &tensor.dims()[1..]].concat();
+            let rows = Tensor::from_raw_buffer(&rows.concat(), tensor.dtype(), &shape, tensor.device())?;
+            set_rows(tensor, &rows, places)?;
+            start = end;
         }
         Ok(())
     }
@@ -448,14 +452,18 @@ mod tests {
             let bytes = pool.read_block(2).unwrap();
             assert_eq!(bytes.len(), layout.block_bytes(2));
             assert_ne!(bytes, pool.read_block(3).unwrap());
-            pool.write_block(1, &bytes).unwrap();
-            assert_eq!(pool.read_block(1).unwrap(), bytes);
+            let other = pool.read_block(3).unwrap();
+            pool.write_blocks(&[(1, &bytes), (0, &other)]).unwrap();
+            assert_eq!([1, 0].map(|block| pool.read_block(block).unwrap()), [bytes.clone(), other]);
             let slots = pool.slots(&[1, 2], 0, 4);
             let (keys, _) = pool.gather(1, &slots).unwrap();
             let keys = flat(&keys.to_dtype(DType::F32).unwrap());
             assert_eq!(keys[..12], keys[12..]);
             assert!(keys[0] == 12.0 && pool.read_block(4).is_err());
-            assert!(pool.write_block(4, &bytes).is_err() && pool.write_block(0, &bytes[1..]).is_err());
+            let refused =
+                [(4, &bytes[..]), (0, &bytes[1..])].map(|block| pool.write_blocks(&[block]).is_err());
+            assert_eq!(refused, [true, true]);
+            pool.write_blocks(&[]).unwrap();
         }
     }
 

@@ -151,9 +151,9 @@ impl NativeExecutor {
         for new in &plan.new_sequences {
             self.admit(new);
         }
-        for (block, content) in &plan.restored {
-            self.pool.write_block(*block, content).map_err(|error| self.failed(error))?;
-        }
+        let restored: Vec<(u32, &[u8])> =
+            plan.restored.iter().map(|(block, content)| (*block, &**content)).collect();
+        self.pool.write_blocks(&restored).map_err(|error| self.failed(error))?;
         let copies: Vec<(u32, u32)> =
             plan.schedule.block_copies.iter().map(|copy| (copy.from, copy.to)).collect();
         self.pool.copy_blocks(&copies).map_err(|error| self.failed(error))?;
