@@ -12,7 +12,7 @@
 import assert from "node:assert/strict";
 import { rm } from "node:fs/promises";
 
-import { WAIT, accessible, browser, everywhere, failure, folder, names, open, overHttp, part, passed, picture, played, recording, shows, tab, tap, text, url } from "./page/harness.mjs";
+import { WAIT, accessible, browser, everywhere, failure, folder, names, open, overHttp, part, passed, pending, picture, played, recording, reload, shows, tab, tap, text, url } from "./page/harness.mjs";
 import { installs, keeps, themes } from "./page/keeping.mjs";
 import { distinguishes, listens, translates } from "./page/listening.mjs";
 import { deletes, lists, manages, measures } from "./page/managing.mjs";
@@ -64,7 +64,7 @@ const parts = {
     await page.waitForFunction(() => document.getElementById("speak-model").value, null, WAIT);
     await page.getByRole("button", { name: "Speak", exact: true }).click();
     await shows(page, "speak-status", "^Done");
-    await page.reload();
+    await reload(page);
     await page.waitForFunction(() => document.getElementById("speak-model").value, null, WAIT);
     assert.equal(await dialog.isVisible(), false, "the key is kept in the tab");
     passed("the key is asked for once, and opens HTTP and WebSockets");
@@ -233,7 +233,8 @@ try {
 } catch (error) {
   const [context] = browser.contexts();
   const [page] = context?.pages() ?? [];
-  if (page) console.log(await page.locator("main").innerText().catch(() => ""));
+  if (page) console.log(await page.locator("main").innerText({ timeout: 5000 }).catch(() => ""));
+  for (const request of pending) console.log(`unanswered: ${request.method()} ${request.url()} after ${(Date.now() - request.timing().startTime) | 0} ms`);
   throw failure ?? error;
 } finally {
   await browser.close();

@@ -21,6 +21,8 @@ export const WAIT = { timeout: 60_000 };
 
 // The first error of a page.
 export let failure = null;
+// Requests without a whole answer.
+export const pending = new Set();
 // Playwright wants a path.
 const folders = process.env.PATH.split(delimiter);
 const executablePath = [program, ...folders.map((folder) => join(folder, program))].find(existsSync);
@@ -56,9 +58,13 @@ export async function open(options = DESKTOP) {
     const isFault = message.type() === "error" && !message.text().startsWith("Failed to load resource");
     if (isFault && !message.text().includes("WebSocket")) failure ??= new Error(message.text());
   });
+  page.on("requestfinished", (request) => pending.delete(request));
+  page.on("requestfailed", (request) => pending.delete(request));
   page.on("request", (request) => {
     const to = new URL(request.url());
-    if (to.protocol !== "blob:" && to.host !== new URL(url).host) failure ??= new Error(`foreign host ${to}`);
+    if (to.protocol === "blob:") return;
+    pending.add(request);
+    if (to.host !== new URL(url).host) failure ??= new Error(`foreign host ${to}`);
   });
   await page.addInitScript(() => {
     globalThis.shifted = 0;
@@ -68,6 +74,17 @@ export async function open(options = DESKTOP) {
   });
   await page.goto(url);
   return page;
+}
+
+// Loads the page anew. A browser that does not begin to, though the server answers all it is asked, is told once more.
+export async function reload(page) {
+  try {
+    await page.reload();
+  } catch (error) {
+    if (error.name !== "TimeoutError" || [...pending].some((request) => request.frame().page() === page)) throw error;
+    assert.ok((await fetch(url, { signal: AbortSignal.timeout(5_000) })).ok, "the server answers");
+    await page.reload();
+  }
 }
 
 export const text = (page, id) => page.locator(`#${id}`).textContent();

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 
-import { DESKTOP, WAIT, accessible, open, passed, picture, shows, tab, url } from "./harness.mjs";
+import { DESKTOP, WAIT, accessible, open, passed, picture, reload, shows, tab, url } from "./harness.mjs";
 
 // The theme of the system, and one that is chosen.
 export async function themes() {
@@ -14,7 +14,7 @@ export async function themes() {
   const dark = await paper();
   await page.getByLabel("Theme").selectOption("light");
   assert.equal(await paper(), light);
-  await page.reload();
+  await reload(page);
   assert.equal(await paper(), light, "it is kept");
   await page.emulateMedia({ colorScheme: "light" });
   await page.getByLabel("Theme").selectOption("dark");
@@ -62,7 +62,7 @@ export async function keeps(page) {
   await add(["Nobody keeps this."]);
   await page.locator("#history-search").fill("");
   await shows(page, "history-room", "^199 of");
-  await page.reload();
+  await reload(page);
   assert.equal(await page.getByLabel("Keep a history").isChecked(), false, "the switch is kept");
   await page.getByLabel("Keep a history").check();
   page.once("dialog", (question) => question.accept());
@@ -91,7 +91,7 @@ export async function installs() {
   assert.deepEqual(installabilityErrors.map(({ errorId }) => errorId).filter((id) => id !== "in-incognito"), []);
   const kept = () => page.evaluate(async () => (await (await caches.open("izwi-shell")).keys()).map((request) => new URL(request.url).pathname));
   for (const until = Date.now() + WAIT.timeout; !(await kept()).includes("/page/main.js"); ) assert.ok(Date.now() < until, "the page is kept");
-  await page.reload();
+  await reload(page);
   await page.waitForFunction(() => navigator.serviceWorker.controller && document.getElementById("speak-model").value, null, WAIT);
   const names = await kept();
   assert.ok(names.every((name) => name === "/" || name.startsWith("/page/")), `the API is not kept: ${names}`);
@@ -107,7 +107,7 @@ export async function installs() {
   passed("an update of the page is not held back");
 
   await context.route("**/*", (route) => route.abort());
-  await page.reload();
+  await reload(page);
   await page.getByRole("heading", { name: "Speak", level: 1 }).waitFor(WAIT);
   await shows(page, "health", "not reachable");
   const reached = await page.evaluate(() => fetch("/v1/models").then(() => true, () => false));

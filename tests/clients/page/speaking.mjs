@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 
-import { WAIT, accessible, overHttp, passed, picture, played, shows, tab, tap, text, url } from "./harness.mjs";
+import { WAIT, accessible, overHttp, passed, picture, played, reload, shows, tab, tap, text, url } from "./harness.mjs";
 
 export async function speaks(page, [model]) {
   await tap(page);
@@ -162,7 +162,7 @@ async function downloads(page) {
 // Text and settings come back after a reload, and what was spoken from the history.
 async function remembers(page, { voice, input }) {
   await page.locator("#speak-speed").fill("1.35");
-  await page.reload();
+  await reload(page);
   await page.waitForFunction(() => document.getElementById("speak-model").value, null, WAIT);
   assert.equal(await page.locator("#speak-text").inputValue(), input);
   assert.equal(await page.locator("#speak-voice").inputValue(), voice);
