@@ -6,6 +6,7 @@
 pub mod chunk;
 pub mod decode;
 pub mod encode;
+pub mod opus_packets;
 pub mod pcm;
 pub mod pcm_input;
 pub mod resample;

@@ -39,12 +39,18 @@ impl ContentType {
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
     }
 
-    pub(crate) fn is_form(&self) -> bool {
-        self.essence() == "multipart/form-data"
+    /// Whether it is this type, in small letters.
+    pub fn is(&self, essence: &str) -> bool {
+        self.essence() == essence
+    }
+
+    /// Whether the body is a form with files.
+    pub fn is_form(&self) -> bool {
+        self.is("multipart/form-data")
     }
 
     /// The error of a route that reads other types.
-    pub(crate) fn refused(&self, supported: &'static str) -> ApiError {
+    pub fn refused(&self, supported: &'static str) -> ApiError {
         let found = self.0.as_deref().map_or("(none)".to_owned(), |text| format!("'{}'", excerpt(text)));
         ApiError::UnsupportedMediaType { found, supported }
     }

@@ -166,6 +166,14 @@ pub async fn read_plain_json(request: Request, state: &AppState) -> Result<Bytes
     if !content_type.is_json() {
         return Err(content_type.refused("application/json"));
     }
+    read_plain(request, state).await
+}
+
+/// The body of a request without a recording, within the common limits of size and time.
+///
+/// # Errors
+/// It is too large, or comes too slowly.
+pub async fn read_plain(request: Request, state: &AppState) -> Result<BytesMut, ApiError> {
     let limit = state.config().max_body_bytes;
     let too_large = || ApiError::TooLarge(format!("body has more than {limit} bytes; send less"));
     if content_length(&request) > limit as u64 {

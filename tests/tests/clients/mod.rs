@@ -12,6 +12,7 @@ mod page;
 mod realtime;
 mod schemathesis;
 mod together;
+mod webrtc;
 mod wyoming;
 
 use std::path::{Path, PathBuf};

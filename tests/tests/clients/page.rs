@@ -41,11 +41,23 @@ fn browser() -> Option<String> {
 
 /// Runs the checks of `part` in the browser. Pictures go to the folder `IZWI_PICTURES`, if that is set.
 async fn check(server: &TestServer, part: &str, rest: &[&str]) -> Result<()> {
-    let Some(browser) = browser() else { return Ok(()) };
-    let (url, recording) = (server.url("/"), root().join(RECORDING));
+    let recording = root().join(RECORDING);
     let recording = recording.canonicalize().context(RECORDING)?.display().to_string();
-    let arguments = [&[part, url.as_str(), browser.as_str(), recording.as_str()], rest].concat();
-    let stdout = node("page.mjs", &arguments).await?;
+    run_browser("page.mjs", server, part, &recording, rest).await
+}
+
+/// Runs `part` of a script in the browser, whose microphone hears a recording.
+pub(super) async fn run_browser(
+    script: &str,
+    server: &TestServer,
+    part: &str,
+    recording: &str,
+    rest: &[&str],
+) -> Result<()> {
+    let Some(browser) = browser() else { return Ok(()) };
+    let url = server.url("/");
+    let arguments = [&[part, url.as_str(), browser.as_str(), recording], rest].concat();
+    let stdout = node(script, &arguments).await?;
     ensure!(stdout.contains(&format!("passed: all of {part}")), "{stdout}");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The Realtime API of OpenAI (GA names) over WebSocket: `GET /v1/realtime`. Clients of its beta get the names of the beta.
+//! The Realtime API of OpenAI (GA names) over WebSocket, `GET /v1/realtime`, and WebRTC, `POST /v1/realtime/calls`. Clients of
+//! its beta get the names of the beta.
 //!
 //! Choices of this server:
 //! - A session transcribes what is said (`?intent=transcription`, an ASR model, or `session.type` in the first
@@ -8,11 +9,12 @@
 //! - A conversation keeps the audio of its turns for the model that answers; a session that transcribes does not.
 //! - `conversation.item.truncate` cuts an answer in the model's context to what was heard. Its text is forgotten.
 //! - Items carry no audio back: `conversation.item.retrieve` gives texts and transcripts.
-//! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Prompt templates and
-//!   WebRTC are refused, and tools where the model calls none.
+//! - Members that have no effect here are ignored, and `session.updated` shows what is in effect. Prompt templates are
+//!   refused, and tools where the model calls none.
 
 mod audio_format;
 mod beta;
+mod calls;
 mod config;
 mod decision;
 mod events;
@@ -20,6 +22,7 @@ mod generate;
 mod handle;
 mod input;
 mod items;
+mod opening;
 mod out_of_band;
 mod output;
 mod parts;
@@ -30,6 +33,7 @@ mod speculation;
 mod tools;
 mod transcripts;
 mod turn_detection;
+mod webrtc;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -37,26 +41,11 @@ use izwi_server::extract::ApiQuery;
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::{ApiError, AppState, Dialect, ServerConfig};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::opening::Opening;
 pub(crate) use self::session::Session;
-
-/// What the URL says.
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Opening {
-    /// Id of a model, or a name of a hosted one.
-    model: Option<String>,
-    /// `transcription` for a session that transcribes.
-    intent: Option<String>,
-    /// Whether the client asks for the beta of the API.
-    #[serde(skip)]
-    #[param(ignore)]
-    is_beta: bool,
-}
 
 // example: dialect
 #[derive(Debug)]
@@ -64,7 +53,7 @@ pub(crate) struct Realtime;
 
 impl Dialect for Realtime {
     fn routes(&self, _config: &ServerConfig) -> OpenApiRouter<AppState> {
-        OpenApiRouter::new().routes(routes!(connect))
+        OpenApiRouter::new().routes(routes!(connect)).routes(routes!(calls::call))
     }
 }
 

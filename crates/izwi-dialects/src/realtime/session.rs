@@ -13,14 +13,15 @@ use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, P
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
 use izwi_types::excerpt;
 
+use super::beta;
 use super::config::{Kind, SessionConfig};
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
 use super::items::Items;
+use super::opening::Opening;
 use super::refusal::Refusal;
 use super::response::{Active, Asked, MAX_ACTIVE_OUT_OF_BAND, OutOfBand, Reply, Speculation, Transcribing};
 use super::transcripts::Transcripts;
-use super::{Opening, beta};
 
 /// The number of what is no response.
 const OTHERS: u64 = 0;

@@ -105,6 +105,14 @@ impl Agreement {
         decided
     }
 
+    /// Takes the next transcript, and decides none of it. One without words says nothing.
+    pub(super) fn hold(&mut self, next: Vec<LiveWord>) -> Vec<LiveWord> {
+        if !next.is_empty() {
+            self.tail = next;
+        }
+        Vec::new()
+    }
+
     /// Takes a thorough transcript of audio up to `end_ms`, and returns the words that are decided now.
     pub(super) fn settle(&mut self, next: Vec<LiveWord>, end_ms: u64) -> Vec<LiveWord> {
         self.decide(next, end_ms.saturating_sub(SETTLED_MS))

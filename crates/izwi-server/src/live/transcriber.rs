@@ -7,13 +7,17 @@ use super::agreement::LiveWord;
 use super::rewriting::Rewriting;
 use super::settings::{Checked, LiveSettings, max_turn_ms, method};
 use super::step::{Step, live_word, words_behind};
-use super::turn::LiveEvent;
+use super::turn::{LiveEvent, Transcribed};
 use super::turns::{Ask, LiveTurns, Method, Window};
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::turns::{Deciding, Heard, TurnInput};
 use crate::upload::UploadMemory;
 use crate::ws::protocol::{Job, Outcome, Protocol};
+
+/// The shortest audio in which a language is detected for the rest of its turn: of less, Whisper takes much English speech
+/// for Japanese or Chinese.
+const SETTLED_MS: u64 = 3_000;
 
 /// A transcript in progress.
 #[derive(Debug)]
@@ -43,8 +47,8 @@ pub struct LiveTranscriber {
     settings: Checked,
     turns: LiveTurns,
     rewriting: Rewriting,
-    /// Language of the turn in progress, once it is detected.
-    detected: Option<String>,
+    /// Language of the turn in progress, as last detected, and the milliseconds of audio that it was detected in.
+    detected: Option<(String, u64)>,
     /// Whether a job runs.
     is_running: bool,
 }
@@ -166,7 +170,7 @@ impl LiveTranscriber {
             Ask::Window(window) => {
                 let Window { samples, start_ms, end_ms, decided, context, is_thorough } = window;
                 let file = UploadMemory::wav_file(&self.state, &samples)?;
-                let language = self.settings.language.clone().or_else(|| self.detected.clone());
+                let language = self.settings.language.clone().or_else(|| self.settled_language());
                 let live = LiveWindow { decided: decided.clone(), is_thorough };
                 let request = self.settings.window_request(file, live, context, language);
                 let (segments, begun) = (Vec::new(), Instant::now());
@@ -178,7 +182,13 @@ impl LiveTranscriber {
 
     /// Takes the next chunk of a job.
     pub fn deliver(&mut self, reply: &mut LiveReply, chunk: StreamingOutput) -> Vec<LiveEvent> {
-        self.detected = chunk.language.or(self.detected.take());
+        let heard_ms = match &reply.0 {
+            Reply::Window(step) => step.end_ms - step.start_ms,
+            Reply::Once { .. } => u64::MAX,
+        };
+        if let Some(language) = chunk.language.filter(|_| self.settled_language().is_none()) {
+            self.detected = Some((language, heard_ms));
+        }
         let mut events = Vec::new();
         match &mut reply.0 {
             Reply::Window(step) => step.segments.extend(chunk.segments),
@@ -199,12 +209,28 @@ impl LiveTranscriber {
         match reply.0 {
             Reply::Window(step) => {
                 let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
-                let window = (step.end_ms, step.is_thorough);
-                self.turns.take(window, words, step.begun.elapsed(), &mut events);
+                let Step { end_ms, is_thorough, .. } = step;
+                let transcribed = Transcribed { end_ms, is_thorough, decides: self.knows_language() };
+                self.turns.take(transcribed, words, step.begun.elapsed(), &mut events);
             }
             Reply::Once { .. } => self.turns.close(&mut events),
         }
         self.told(events)
+    }
+
+    fn detected(&self) -> Option<&str> {
+        self.detected.as_ref().map(|(language, _)| language.as_str())
+    }
+
+    /// The language of the turn, once it was detected in enough audio. Until then each window has its own.
+    fn settled_language(&self) -> Option<String> {
+        self.detected.as_ref().filter(|(_, ms)| *ms >= SETTLED_MS).map(|(language, _)| language.clone())
+    }
+
+    /// Whether the language is known, in which words are decided.
+    fn knows_language(&self) -> bool {
+        let detects = self.engine.profile().info.detects_language;
+        !detects || self.settings.language.is_some() || self.settled_language().is_some()
     }
 
     /// Rewrites events, and tells the language of turns that end.
@@ -212,11 +238,11 @@ impl LiveTranscriber {
         let mut told = Vec::with_capacity(events.len());
         let mut events = events.into_iter().peekable();
         while let Some(mut event) = events.next() {
-            let spoken = self.settings.spoken_language(self.detected.as_deref(), &self.engine);
+            let spoken = self.settings.spoken_language(self.detected(), &self.engine);
             let is_last = !matches!(events.peek(), Some(LiveEvent::Partial { .. } | LiveEvent::Ended { .. }));
             let is_end = matches!(event, LiveEvent::Ended { .. });
             if let LiveEvent::Ended { language, .. } = &mut event {
-                *language = self.settings.language.clone().or(self.detected.clone());
+                *language = self.settings.language.as_deref().or(self.detected()).map(str::to_owned);
             }
             self.rewriting.rewrite(event, spoken, is_last, &mut told);
             self.detected = self.detected.take().filter(|_| !is_end);

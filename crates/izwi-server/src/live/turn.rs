@@ -64,6 +64,16 @@ pub enum LiveEvent {
     },
 }
 
+/// What was transcribed of a window.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transcribed {
+    /// The end of its audio.
+    pub(super) end_ms: u64,
+    pub(super) is_thorough: bool,
+    /// Whether words may be decided before the turn ends.
+    pub(super) decides: bool,
+}
+
 /// A turn of speech.
 #[derive(Debug)]
 pub(super) struct LiveTurn {
@@ -232,13 +242,12 @@ impl LiveTurn {
         LiveWord { text, start_ms, end_ms, probability: 0.0, certainty: 0.0 }
     }
 
-    /// Takes a transcript of the window up to `end_ms`, after its decided words, if there is one. Returns the words that are
+    /// Takes a transcript of the window, after its decided words, if there is one. Returns the words that are
     /// decided now.
     pub(super) fn take(
         &mut self,
         words: Option<Vec<LiveWord>>,
-        end_ms: u64,
-        is_thorough: bool,
+        Transcribed { end_ms, is_thorough, decides }: Transcribed,
     ) -> Vec<LiveWord> {
         self.heard_ms = end_ms;
         if is_thorough {
@@ -256,6 +265,7 @@ impl LiveTurn {
         let new = match (is_last, is_full) {
             (true, _) => self.agreement.finish(words, self.speech_end_ms),
             (false, true) => self.agreement.decide(words, end_ms - OLD_ENOUGH_MS),
+            (false, false) if !decides => self.agreement.hold(words),
             (false, false) if is_thorough => self.agreement.settle(words, end_ms),
             (false, false) => self.agreement.agree(words, end_ms),
         };
@@ -339,7 +349,7 @@ mod tests {
 
     /// Commits the words that a transcript decides, and counts them.
     fn take(turn: &mut LiveTurn, words: Option<Vec<LiveWord>>, end_ms: u64) -> usize {
-        let new = turn.take(words, end_ms, false);
+        let new = turn.take(words, Transcribed { end_ms, is_thorough: false, decides: true });
         let count = new.len();
         turn.commit(new);
         count
@@ -419,7 +429,18 @@ mod tests {
         assert_eq!((far.window_ms, far.decided().as_str()), (30_000, ""));
         assert!(far.context().len() <= MAX_CONTEXT && far.context().ends_with(" no"));
         let mut silent = LiveTurn::new(4, 0);
-        silent.take(None, 16_000, false);
+        silent.take(None, Transcribed { end_ms: 16_000, is_thorough: false, decides: true });
         assert_eq!(silent.window_ms, 14_500);
+    }
+    #[test]
+    fn words_of_an_uncertain_language_are_decided_at_the_end() {
+        let mut turn = LiveTurn::new(0, 0);
+        let mut heard = |text: &str, end_ms| {
+            let words = Some(vec![word(text, 100, 400)]);
+            turn.end_ms = Some(2_000).filter(|end| *end == end_ms);
+            turn.take(words, Transcribed { end_ms, is_thorough: false, decides: false })
+        };
+        assert!(heard("hima", 1_000).is_empty() && heard("hima", 1_500).is_empty());
+        assert_eq!(concatenated(&heard("he", 2_000)), "he");
     }
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use izwi_core::engine::AudioStream;
 
 use super::agreement::LiveWord;
-use super::turn::{LiveEvent, LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest, concatenated};
+use super::turn::{
+    LiveEvent, LiveTurn, MAX_PAUSE_MS, MAX_WINDOW_MS, MIN_WINDOW_MS, Rest, Transcribed, concatenated,
+};
 use crate::error::ApiError;
 use crate::turns::{Heard, MAX_HELD_BACK_MS, StreamBuffer, TurnEvent};
 use crate::upload::UploadMemory;
@@ -287,7 +289,7 @@ impl LiveTurns {
     /// a window without a transcript.
     pub(super) fn take(
         &mut self,
-        (end_ms, is_thorough): (u64, bool),
+        transcribed: Transcribed,
         words: Option<Vec<LiveWord>>,
         step: Duration,
         events: &mut Vec<LiveEvent>,
@@ -295,7 +297,7 @@ impl LiveTurns {
         (self.step, self.is_busy) = (step, false);
         let Some(front) = self.turns.front_mut() else { return };
         let number = front.number;
-        let new = front.take(words, end_ms, is_thorough);
+        let (end_ms, new) = (transcribed.end_ms, front.take(words, transcribed));
         if !new.is_empty() {
             events.push(front.commit(new));
         }
@@ -468,7 +470,9 @@ mod tests {
             };
             let words = if window.decided.is_empty() { vec![word] } else { Vec::new() };
             assert_eq!(turns.take_lull_text(), None, "it is not transcribed");
-            turns.take((window.end_ms, window.is_thorough), Some(words), Duration::ZERO, &mut events);
+            let (end_ms, is_thorough) = (window.end_ms, window.is_thorough);
+            let transcribed = Transcribed { end_ms, is_thorough, decides: true };
+            turns.take(transcribed, Some(words), Duration::ZERO, &mut events);
             lulls.extend(turns.take_lull_text());
             assert_eq!(turns.take_lull_text(), None, "once");
         }

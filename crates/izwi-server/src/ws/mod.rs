@@ -30,6 +30,8 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Extension, FromRequestParts, WebSocketUpgrade};
 use axum::http::request::Parts;
 use axum::response::Response;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use izwi_core::engine::RequestId;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa_axum::router::OpenApiRouter;
@@ -41,9 +43,11 @@ use self::protocol::Protocol;
 use self::resume::ResumeTable;
 use self::socket::Socket;
 use self::speech::Speech;
+use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::openapi::SessionRefusals;
-use crate::record;
+use crate::peer::{Client, Peer};
+use crate::record::{self, RequestRecord};
 use crate::state::AppState;
 
 /// A message up to this multiple of the limit is read and refused with an error frame; a larger one ends the session.
@@ -125,6 +129,48 @@ pub async fn serve<P: Protocol>(
     opening: P::Opening,
 ) {
     driver::run::<P>(state, Arc::default(), id, socket, permit, opening).await;
+}
+
+/// A session that something else than a WebSocket will carry, and that a request asks for.
+#[derive(Debug)]
+pub struct SessionCall {
+    state: AppState,
+    peer: Option<Peer>,
+}
+
+impl FromRequestParts<AppState> for SessionCall {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
+        let peer = parts.extensions.get::<Client>().map(|client| client.peer);
+        Ok(Self { state: state.clone(), peer })
+    }
+}
+
+impl SessionCall {
+    /// The configuration of the server.
+    pub fn config(&self) -> &ServerConfig {
+        self.state.config()
+    }
+
+    /// What serves the session on its socket, if fewer than the limit are open; `protocol` names it in the log.
+    ///
+    /// # Errors
+    /// Too many sessions are open.
+    pub fn admit<P: Protocol>(
+        self,
+        protocol: &'static str,
+        opening: P::Opening,
+    ) -> Result<impl FnOnce(Socket) -> BoxFuture<'static, ()> + Send + 'static, ApiError> {
+        let Self { state, peer } = self;
+        let permit = state.admit_session()?;
+        Ok(move |socket| {
+            let id = RequestId::random();
+            let record =
+                peer.map(|peer| RequestRecord::of_session(state.config(), id.clone(), protocol, peer));
+            record::within(record, serve::<P>(state, id, socket, permit, opening)).boxed()
+        })
+    }
 }
 
 /// The upgrade of a WebSocket, for one session.

@@ -1,0 +1,18 @@
+//! What the URL of a session says.
+
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+/// What the URL says.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Opening {
+    /// Id of a model, or a name of a hosted one.
+    pub(super) model: Option<String>,
+    /// `transcription` for a session that transcribes.
+    pub(super) intent: Option<String>,
+    /// Whether the client asks for the beta of the API.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(super) is_beta: bool,
+}

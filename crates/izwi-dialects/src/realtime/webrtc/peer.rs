@@ -1,0 +1,412 @@
+//! One call: the network's end of a session. One loop over its sockets, its clock and the session's messages.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use axum::extract::ws::Message;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::{sink, stream};
+use izwi_audio::opus_packets::OpusPacketEncoder;
+use izwi_server::ws::socket::Socket;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use str0m::change::SdpOffer;
+use str0m::channel::{ChannelData, ChannelId};
+use str0m::format::Codec;
+use str0m::media::{Frequency, MediaData, MediaKind, MediaTime, Mid};
+use str0m::net::{Protocol, Receive, Transmit};
+use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig, RtcError};
+use tokio::sync::mpsc;
+
+use super::client_events::{self, ClientMessage};
+use super::hearing::Hearing;
+use super::interfaces::{Datagram, Sockets};
+use super::speaking::{Note, Place, Speaking};
+use crate::realtime::events::new_id;
+
+/// How long a client may take to connect after its offer was answered.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long what is left for the client may take once its session is over.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Messages of a client that wait for the session, most of them 20 ms of audio: what it says while a model loads.
+const MAX_WAITING: usize = 1_500;
+/// Events that wait for the data channel, beyond which no more are taken from the session.
+const MAX_EVENTS: usize = 256;
+/// The time of a packet.
+const PACKET: Duration = Duration::from_millis(20);
+/// Packets that are sent late at once; the player waits for what is later than that.
+const MAX_LATE: Duration = Duration::from_millis(100);
+/// Packets of a client that came too early are held for this long.
+const REORDERING: Duration = Duration::from_millis(40);
+/// The clock of Opus in RTP, whatever the rate of the samples: RFC 7587 §4.1.
+const CLOCK: Frequency = Frequency::FORTY_EIGHT_KHZ;
+/// Units of that clock in a packet.
+const PACKET_UNITS: u64 = 960;
+
+/// The session's messages, seen from the peer.
+pub(in crate::realtime) struct Line {
+    to_session: mpsc::Sender<Message>,
+    of_session: mpsc::Receiver<Message>,
+}
+
+/// The two ends of the way between a session and its peer.
+pub(in crate::realtime) fn line() -> (Socket, Line) {
+    let (to_session, incoming) = mpsc::channel(MAX_WAITING);
+    let (outgoing, of_session) = mpsc::channel(1);
+    let sink = sink::unfold(outgoing, |outgoing: mpsc::Sender<Message>, message| async {
+        outgoing.send(message).await.map_err(axum::Error::new)?;
+        Ok(outgoing)
+    });
+    let incoming = stream::unfold(incoming, |mut incoming: mpsc::Receiver<Message>| async {
+        incoming.recv().await.map(|message| (Ok(message), incoming))
+    });
+    (Socket::new(sink, incoming), Line { to_session, of_session })
+}
+
+/// Why there is no call, in words.
+#[derive(Debug)]
+pub(in crate::realtime) enum PeerError {
+    /// The client's offer cannot be answered.
+    Offer(String),
+    /// This machine has no address, no port or no codec for it.
+    Machine(String),
+}
+
+/// Why a call is over.
+enum End {
+    /// The session is.
+    Session,
+    /// The client is gone, or does not come.
+    Client(&'static str),
+}
+
+pub(in crate::realtime) struct Peer {
+    rtc: Rtc,
+    sockets: Sockets,
+    hearing: Hearing,
+    speaking: Speaking,
+    encoder: OpusPacketEncoder,
+    /// The audio of both sides, once the client has offered some.
+    media: Option<Mid>,
+    channel: Option<ChannelId>,
+    /// Whether the client has offered a data channel.
+    has_channel: bool,
+    events: VecDeque<String>,
+    is_connected: bool,
+    /// Whether speech ends an answer that is played.
+    interrupts: bool,
+    begun: Instant,
+    /// When the next packet is to be played.
+    due: Instant,
+    /// When the last one was, in packets since the beginning.
+    played: u64,
+}
+
+impl Peer {
+    /// A peer for an offer, and the answer to it.
+    ///
+    /// # Errors
+    /// The offer cannot be answered, or the machine has no port for it.
+    pub(in crate::realtime) async fn answer(sdp: &str) -> Result<(Self, String), PeerError> {
+        let failed = |error: &dyn std::error::Error| PeerError::Machine(error.to_string());
+        let refused = |error: &dyn std::error::Error| PeerError::Offer(error.to_string());
+        let offer = SdpOffer::from_sdp_string(sdp).map_err(|error| refused(&error))?;
+        let begun = Instant::now();
+        let config = RtcConfig::new()
+            .set_crypto_provider(str0m::crypto::from_feature_flags().into())
+            .set_ice_lite(true)
+            .clear_codecs()
+            .enable_opus(true, false)
+            .set_reordering_timeout_audio(Some(REORDERING));
+        let mut rtc = config.build(begun);
+        let sockets = Sockets::open().await.map_err(|error| failed(&error))?;
+        for address in sockets.addresses() {
+            let candidate = Candidate::host(address, Protocol::Udp).map_err(|error| failed(&error))?;
+            rtc.add_local_candidate(candidate);
+        }
+        let answer = rtc.sdp_api().accept_offer(offer).map_err(|error| refused(&error))?;
+        let peer = Self {
+            rtc,
+            sockets,
+            hearing: Hearing::new().map_err(|error| failed(&error))?,
+            speaking: Speaking::default(),
+            encoder: OpusPacketEncoder::new().map_err(|error| failed(&error))?,
+            media: None,
+            channel: None,
+            has_channel: sdp.contains("m=application"),
+            events: VecDeque::new(),
+            is_connected: false,
+            interrupts: true,
+            begun,
+            due: begun,
+            played: 0,
+        };
+        Ok((peer, answer.to_sdp_string()))
+    }
+
+    /// Carries the session until it or the client ends the call. `update` is the first event that it gets.
+    pub(in crate::realtime) async fn run(mut self, mut line: Line, update: Option<Value>) {
+        if let Some(update) = update {
+            self.take_event(&update.to_string(), &line);
+        }
+        match self.carry(&mut line).await {
+            Ok(End::Session) => self.close().await,
+            Ok(End::Client(why)) => tracing::info!(why, "the call is over"),
+            Err(error) => tracing::info!(%error, "the call is over"),
+        }
+    }
+
+    async fn carry(&mut self, line: &mut Line) -> Result<End, RtcError> {
+        loop {
+            let deadline = self.settle(line).await?;
+            if !self.rtc.is_alive() {
+                return Ok(End::Client("the client has left"));
+            }
+            if !self.is_connected && self.begun.elapsed() > CONNECT_TIMEOUT {
+                return Ok(End::Client("the client did not connect in time"));
+            }
+            let may_speak = self.is_connected && self.speaking.is_ready();
+            let takes = !self.speaking.is_full() && self.events.len() < MAX_EVENTS;
+            tokio::select! {
+                Some(datagram) = self.sockets.next() => self.receive(&datagram)?,
+                () = tokio::time::sleep_until(deadline.into()) => {
+                    self.rtc.handle_input(Input::Timeout(Instant::now()))?;
+                }
+                () = tokio::time::sleep_until(self.due.into()), if may_speak => self.speak(),
+                message = line.of_session.recv(), if takes => match message {
+                    Some(Message::Text(text)) => self.tell(text.as_str(), line),
+                    Some(Message::Close(_)) | None => return Ok(End::Session),
+                    Some(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
+                },
+            }
+        }
+    }
+
+    /// Sends what is to be sent and handles what has happened, until nothing is left to do before the time that is returned.
+    async fn settle(&mut self, line: &Line) -> Result<Instant, RtcError> {
+        loop {
+            self.send_events()?;
+            match self.rtc.poll_output()? {
+                Output::Timeout(at) => return Ok(at),
+                Output::Transmit(Transmit { source, destination, contents, .. }) => {
+                    self.sockets.send(source, destination, &contents).await;
+                }
+                Output::Event(event) => self.handle(event, line),
+            }
+        }
+    }
+
+    fn receive(&mut self, datagram: &Datagram) -> Result<(), RtcError> {
+        let Datagram { source, destination, bytes } = datagram;
+        // What is no datagram of WebRTC is none of this call.
+        let Ok(contents) = bytes.as_slice().try_into() else { return Ok(()) };
+        let receive = Receive { proto: Protocol::Udp, source: *source, destination: *destination, contents };
+        let input = Input::Receive(Instant::now(), receive);
+        if self.rtc.accepts(&input) { self.rtc.handle_input(input) } else { Ok(()) }
+    }
+
+    fn handle(&mut self, event: Event, line: &Line) {
+        match event {
+            Event::Connected => self.is_connected = true,
+            Event::MediaAdded(media) if media.kind == MediaKind::Audio && self.media.is_none() => {
+                self.media = Some(media.mid);
+            }
+            Event::MediaData(MediaData { time, data, params, .. }) if params.spec().codec == Codec::Opus => {
+                let at = time.rebase(CLOCK).numer();
+                if let Some(event) = self.hearing.hear(at, &data)
+                    && line.to_session.try_send(Message::Text(event.into())).is_err()
+                {
+                    tracing::debug!("the session does not take what is said");
+                }
+            }
+            Event::ChannelOpen(id, _) if self.channel.is_none() => self.channel = Some(id),
+            Event::ChannelData(ChannelData { binary: false, data, .. }) => {
+                self.take_event(&String::from_utf8_lossy(&data), line);
+            }
+            Event::ChannelClose(id) if self.channel == Some(id) => self.rtc.disconnect(),
+            _ => {}
+        }
+    }
+
+    /// Takes an event of the client.
+    fn take_event(&mut self, text: &str, line: &Line) {
+        match client_events::read(text) {
+            ClientMessage::Clear => self.cut(line),
+            ClientMessage::Session(event) => {
+                if line.to_session.try_send(Message::Text(event.into())).is_err() {
+                    // Nobody waits so long for a model; a lost event would not be noticed.
+                    tracing::warn!("the client sends more events than its session takes");
+                    self.rtc.disconnect();
+                }
+            }
+        }
+    }
+
+    /// Takes an event of the session.
+    fn tell(&mut self, text: &str, line: &Line) {
+        let kind = serde_json::from_str::<Head<'_>>(text).map(|head| head.kind).unwrap_or_default();
+        match &*kind {
+            "response.output_audio.delta" => return self.push(text),
+            "response.output_audio.done" | "response.done" => {
+                if let Ok(done) = serde_json::from_str::<Done>(text) {
+                    self.speaking.finish(done.response_id.as_deref().unwrap_or(&done.response.id));
+                }
+            }
+            "session.created" | "session.updated" => {
+                let event = serde_json::from_str::<Value>(text).unwrap_or_default();
+                let detection = &event["session"]["audio"]["input"]["turn_detection"];
+                self.interrupts = detection["interrupt_response"].as_bool().unwrap_or(false);
+            }
+            "input_audio_buffer.speech_started" if self.interrupts => {
+                self.tell_client(text.to_owned());
+                return self.cut(line);
+            }
+            _ => {}
+        }
+        self.tell_client(text.to_owned());
+    }
+
+    fn tell_client(&mut self, event: String) {
+        if self.has_channel {
+            self.events.push_back(event);
+        }
+    }
+
+    fn push(&mut self, text: &str) {
+        // Without audio of the client's there is nobody to hear it.
+        let Some((delta, bytes)) = serde_json::from_str::<Delta>(text)
+            .ok()
+            .filter(|_| self.media.is_some())
+            .and_then(|delta| STANDARD.decode(&delta.delta).ok().map(|bytes| (delta, bytes)))
+        else {
+            return;
+        };
+        let was_ready = self.speaking.is_ready();
+        let samples = bytes.as_chunks().0.iter().map(|pair| f32::from(i16::from_le_bytes(*pair)) / 32_768.0);
+        self.speaking.push(delta.place(), samples);
+        if !was_ready {
+            self.due = self.due.max(Instant::now());
+        }
+    }
+
+    /// Plays the next packet.
+    fn speak(&mut self) {
+        let now = Instant::now();
+        let (packet, notes) = self.speaking.next();
+        for note in notes {
+            let (kind, response_id) = match note {
+                Note::Started(response_id) => ("output_audio_buffer.started", response_id),
+                Note::Stopped(response_id) => ("output_audio_buffer.stopped", response_id),
+            };
+            self.tell_buffer(kind, &response_id);
+        }
+        let (Some(packet), Some(mid)) = (packet, self.media) else { return };
+        // Silence takes its time on the clock of the packets.
+        let by_clock = (now - self.begun).as_millis() as u64 / PACKET.as_millis() as u64;
+        let is_late = now - self.due > MAX_LATE;
+        self.played = if is_late { by_clock.max(self.played + 1) } else { self.played + 1 };
+        self.due = if is_late { now } else { self.due } + PACKET;
+        let time = MediaTime::new(self.played * PACKET_UNITS, CLOCK);
+        let Ok(packet) = self.encoder.encode(&packet) else { return };
+        let Some(writer) = self.rtc.writer(mid) else { return };
+        let opus = writer.payload_params().find(|params| params.spec().codec == Codec::Opus);
+        let Some(pt) = opus.map(|params| params.pt()) else { return };
+        if let Err(error) = writer.write(pt, now, time, packet) {
+            tracing::debug!(%error, "a packet was not sent");
+        }
+    }
+
+    /// Stops what is played, tells the client, and tells the session how much of it was heard.
+    fn cut(&mut self, line: &Line) {
+        let mut told = None;
+        for cut in self.speaking.clear() {
+            let Place { response_id, item_id, content_index } = cut.place;
+            let truncate = json!({
+                "type": "conversation.item.truncate",
+                "item_id": item_id,
+                "content_index": content_index,
+                "audio_end_ms": cut.audio_end_ms,
+            });
+            // A session that takes nothing is about to end.
+            drop(line.to_session.try_send(Message::Text(truncate.to_string().into())));
+            if told.as_ref() != Some(&response_id) {
+                self.tell_buffer("output_audio_buffer.cleared", &response_id);
+                told = Some(response_id);
+            }
+        }
+    }
+
+    fn tell_buffer(&mut self, kind: &str, response_id: &str) {
+        let event = json!({"type": kind, "event_id": new_id("event"), "response_id": response_id});
+        self.tell_client(event.to_string());
+    }
+
+    fn send_events(&mut self) -> Result<(), RtcError> {
+        let Some(mut channel) = self.channel.and_then(|id| self.rtc.channel(id)) else { return Ok(()) };
+        while let Some(event) = self.events.front() {
+            if !channel.write(false, event.as_bytes())? {
+                break;
+            }
+            self.events.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Sends what is left, and ends the call.
+    async fn close(mut self) {
+        let (nobody, _) = mpsc::channel(1);
+        let line = Line { to_session: nobody, of_session: mpsc::channel(1).1 };
+        let closing = async {
+            while self.rtc.is_alive() && !self.events.is_empty() && self.channel.is_some() {
+                let deadline = self.settle(&line).await?;
+                tokio::select! {
+                    Some(datagram) = self.sockets.next() => self.receive(&datagram)?,
+                    () = tokio::time::sleep_until(deadline.into()) => {
+                        self.rtc.handle_input(Input::Timeout(Instant::now()))?;
+                    }
+                }
+            }
+            self.settle(&line).await?;
+            self.rtc.close()?;
+            self.settle(&line).await
+        };
+        // A client that is gone needs nothing.
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, closing).await);
+    }
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    response_id: String,
+    item_id: String,
+    content_index: u64,
+    delta: String,
+}
+
+impl Delta {
+    fn place(self) -> Place {
+        let Self { response_id, item_id, content_index, .. } = self;
+        Place { response_id, item_id, content_index }
+    }
+}
+
+#[derive(Deserialize)]
+struct Done {
+    response_id: Option<String>,
+    #[serde(default)]
+    response: DoneResponse,
+}
+
+#[derive(Default, Deserialize)]
+struct DoneResponse {
+    #[serde(default)]
+    id: String,
+}
