@@ -140,6 +140,24 @@ pub fn code_of(wanted: &str) -> Option<String> {
     named(&wanted).or_else(|| named(subtag).filter(|_| is_tag)).map(str::to_owned)
 }
 
+/// The BCP 47 tag of a language given as a tag, with hyphens or underscores, or by its English name; `None` for what is none.
+pub fn tag_of(wanted: &str) -> Option<String> {
+    let tag = wanted.trim().replace('_', "-");
+    let (subtag, region) =
+        tag.split_once('-').map_or((tag.as_str(), None), |(tag, region)| (tag, Some(region)));
+    let is_subtag = (2..=3).contains(&subtag.len()) && subtag.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let code = code_of(subtag).or_else(|| is_subtag.then(|| subtag.to_lowercase()))?;
+    let is_region = |region: &str| {
+        region.split('-').all(|part| {
+            (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        })
+    };
+    match region {
+        None => Some(code),
+        Some(region) => is_region(region).then(|| format!("{code}-{region}")),
+    }
+}
+
 /// The English name of a language, in lower case.
 pub fn name_of(code: &str) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name)

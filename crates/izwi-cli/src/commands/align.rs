@@ -155,8 +155,10 @@ fn text(args: &Args) -> Result<String> {
 }
 
 fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         failure::usage(format!("{name} is not UTF-8 text (byte {at})"), "convert it, e.g. with iconv")
-    })
+    })?;
+    // Editors of Windows begin files with a mark that is no text.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

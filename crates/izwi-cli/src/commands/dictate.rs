@@ -133,23 +133,7 @@ impl Args {
 
 async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrupt: Interrupt) -> Result<()> {
     let (mut sink, mut events) = place.connect(PATH).await?.split();
-    let config = json!({
-        "type": "session.config",
-        "model": model,
-        "language": args.language,
-        "languages": args.languages,
-        "inverse_normalization": !args.verbatim,
-        "spoken_commands": !(args.verbatim || args.no_commands),
-        "prompt": args.prompt,
-        "keywords": args.keyword,
-        "sample_rate": Microphone::RATE_HZ,
-        "latency_ms": args.latency_ms,
-        "silence_duration_ms": args.silence_ms,
-        "turn_detection": args.asks_model().then_some("semantic_vad"),
-        "eagerness": args.asks_model().then_some(&args.eagerness),
-        "word_times": args.json,
-    });
-    sink.send(Message::text(config.to_string())).await.context(LOST)?;
+    sink.send(Message::text(configuration(args, model).to_string())).await.context(LOST)?;
     let mut display = Display::new(args.json);
     // No audio is recorded before the session is configured.
     let mut source: Option<Source> = None;
@@ -186,6 +170,14 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
                     source = Some(opened);
                 }
                 display.show(&text, &event)?;
+                // Without a session there is nothing to wait for.
+                if event.kind == "error"
+                    && source.is_none()
+                    && !is_ended
+                    && let Some(failure) = display.failure.take()
+                {
+                    return Err(failure);
+                }
                 if event.kind == "session.done" {
                     return Ok(());
                 }
@@ -197,6 +189,26 @@ async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrup
             Some(Err(error)) => return Err(anyhow::Error::new(error).context(LOST)),
         }
     }
+}
+
+/// The first message of a session.
+fn configuration(args: &Args, model: Option<String>) -> serde_json::Value {
+    json!({
+        "type": "session.config",
+        "model": model,
+        "language": args.language,
+        "languages": args.languages,
+        "inverse_normalization": !args.verbatim,
+        "spoken_commands": !(args.verbatim || args.no_commands),
+        "prompt": args.prompt,
+        "keywords": args.keyword,
+        "sample_rate": Microphone::RATE_HZ,
+        "latency_ms": args.latency_ms,
+        "silence_duration_ms": args.silence_ms,
+        "turn_detection": args.asks_model().then_some("semantic_vad"),
+        "eagerness": args.asks_model().then_some(&args.eagerness),
+        "word_times": args.json,
+    })
 }
 
 const LOST: &str = "the session with the server was lost";

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::{Subcommand, ValueHint};
 use izwi_core::engine::{lexicon_as_pls, read_lexicon};
 use izwi_hub::{SavedError, SavedLexicon, Store};
+use izwi_types::{excerpt, languages};
 use serde_json::json;
 
 use crate::settings::Resolved;
@@ -68,7 +69,7 @@ struct Add {
     #[arg(long, value_name = "TAG")]
     language: Option<String>,
     /// Use it for all texts
-    #[arg(long)]
+    #[arg(long, conflicts_with = "voices")]
     always: bool,
     /// Use it for texts that this voice speaks; several flags for several voices
     #[arg(long = "voice", value_name = "NAME")]
@@ -110,7 +111,15 @@ impl Add {
                 "`izwi lexicon add --help` shows the format",
             )
         })?;
-        lexicon.language = language.or(lexicon.language);
+        let tag = |language: String| {
+            languages::tag_of(&language).ok_or_else(|| {
+                failure::usage(
+                    format!("the language '{}' is unknown", excerpt(&language)),
+                    "give a code such as en or en-US, or a name such as English",
+                )
+            })
+        };
+        lexicon.language = language.or(lexicon.language).map(tag).transpose()?;
         let saved = SavedLexicon { always, voices, ..SavedLexicon::new(&name, lexicon) };
         let lexicons = store.lexicons();
         if replace { lexicons.replace(&saved) } else { lexicons.save(&saved) }.map_err(with_remedy)?;

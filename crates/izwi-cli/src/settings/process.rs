@@ -149,5 +149,5 @@ fn refusal(problems: &[Problem]) -> anyhow::Error {
     if problems.iter().any(|problem| matches!(problem.origin, Origin::Flag(_))) {
         return failure::usage(message, "see `izwi help`");
     }
-    failure::with_help(message, "`izwi config check` reads a file alone; docs/config.md lists every setting")
+    failure::with_help(message, "docs/config.md lists every setting")
 }

@@ -70,6 +70,15 @@ pub(crate) static TABLE: &[Setting] = &[
             tracing_subscriber::EnvFilter::builder()
                 .parse(text)
                 .map_err(|error| format!("'{text}': {error}"))?;
+            // A word alone would be the name of what logs, and misspelt levels would silence all else.
+            let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+            let is_name = |word: &str| word.contains(['=', '[', ':']) || word.starts_with("izwi");
+            if let Some(word) = text.split(',').map(str::trim).find(|word| !is_level(word) && !is_name(word))
+            {
+                return Err(format!(
+                    "'{word}' is no level; use error, warn, info, debug, trace or off, or a filter like izwi_core=debug"
+                ));
+            }
             settings.log_level = Some(text.to_owned());
             Ok(())
         },

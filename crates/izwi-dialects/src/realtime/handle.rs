@@ -18,7 +18,7 @@ use super::input::{Clip, InputBuffer, Limits};
 use super::items::{Assistant, Content, Item, Items, MAX_WAITING_MS, State, too_much_waits};
 use super::refusal::Refusal;
 use super::response::{Active, Asked, CancelReason, Ending};
-use super::session::{Models, Session, is_hosted};
+use super::session::{Models, Session, is_hosted, turns_of};
 use super::transcripts::{Completed, Transcripts, untold};
 use super::turn_detection::TurnDetection;
 
@@ -110,8 +110,7 @@ impl Session {
     /// Finds turns as a pipeline says, once it is loaded: clients change that.
     fn adopt_turns(&mut self, models: Option<&Models>) {
         let Some(models) = models.filter(|_| self.chat.is_none()) else { return };
-        let transcriber = models.chat.as_ref().and_then(|chat| chat.profile().info.transcriber.as_ref());
-        if let Some(turns) = transcriber.and_then(|transcriber| transcriber.turns) {
+        if let Some(turns) = models.chat.as_ref().and_then(|chat| turns_of(chat)) {
             let has_model = self.turns.is_some() || models.turns.is_some();
             self.config.turn_detection = Some(TurnDetection::of(turns.available(has_model)));
         }

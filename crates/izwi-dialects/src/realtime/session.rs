@@ -10,8 +10,8 @@ use izwi_core::engine::{Engine, StreamingOutput, Task};
 use izwi_server::turns::TurnModel;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
-use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease};
-use izwi_types::excerpt;
+use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease, Slot};
+use izwi_types::{TurnEnds, excerpt};
 
 use super::beta;
 use super::config::{Kind, SessionConfig};
@@ -22,6 +22,7 @@ use super::opening::Opening;
 use super::refusal::Refusal;
 use super::response::{Active, Asked, MAX_ACTIVE_OUT_OF_BAND, OutOfBand, Reply, Speculation, Transcribing};
 use super::transcripts::Transcripts;
+use super::turn_detection::TurnDetection;
 
 /// The number of what is no response.
 const OTHERS: u64 = 0;
@@ -80,10 +81,9 @@ pub(super) fn is_hosted(name: &str) -> bool {
     name.starts_with("gpt-") || name == ASR_ALIASES[0]
 }
 
-/// Whether a turn model decides in conversations with a pipeline that say nothing of it.
-fn is_semantic_by_default(chat: &Lease) -> bool {
-    let turns = chat.profile().info.transcriber.as_ref().and_then(|transcriber| transcriber.turns);
-    turns.is_some_and(|turns| turns.eagerness.is_some())
+/// How the turns of a conversation with a pipeline end, if its settings say that.
+pub(super) fn turns_of(chat: &Engine) -> Option<TurnEnds> {
+    chat.profile().info.transcriber.as_ref().and_then(|transcriber| transcriber.turns)
 }
 
 /// The configuration and the model of conversations that the URL asks for.
@@ -104,7 +104,14 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
         Ok((_, entry)) => {
             let does = |task| entry.tasks.is_empty() || entry.tasks.contains(&task);
             if !transcribes && does(Task::Chat) {
-                Ok((SessionConfig::realtime(), Some(name)))
+                let mut config = SessionConfig::realtime();
+                if let Slot::Ready(engine) = &entry.slot
+                    && let Some(turns) = turns_of(engine)
+                {
+                    let turns = turns.available(state.registry().has(Task::Turn));
+                    config.turn_detection = Some(TurnDetection::of(turns));
+                }
+                Ok((config, Some(name)))
             } else if does(Task::Asr) {
                 Ok((SessionConfig::transcription(Some(name)), None))
             } else {
@@ -220,8 +227,11 @@ impl Protocol for Session {
                 }
                 None => None,
             };
-            let needs_turns =
-                needs_turns || (!has_turns && chat.as_ref().is_some_and(is_semantic_by_default));
+            let needs_turns = needs_turns
+                || (!has_turns
+                    && chat
+                        .as_ref()
+                        .is_some_and(|chat| turns_of(chat).is_some_and(|turns| turns.eagerness.is_some())));
             let turns = if needs_turns { TurnModel::lease(&state).await? } else { None };
             Ok(Models { chat, asr, turns })
         };

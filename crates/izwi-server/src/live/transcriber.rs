@@ -218,10 +218,6 @@ impl LiveTranscriber {
         self.told(events)
     }
 
-    fn detected(&self) -> Option<&str> {
-        self.detected.as_ref().map(|(language, _)| language.as_str())
-    }
-
     /// The language of the turn, once it was detected in enough audio. Until then each window has its own.
     fn settled_language(&self) -> Option<String> {
         self.detected.as_ref().filter(|(_, ms)| *ms >= SETTLED_MS).map(|(language, _)| language.clone())
@@ -238,11 +234,12 @@ impl LiveTranscriber {
         let mut told = Vec::with_capacity(events.len());
         let mut events = events.into_iter().peekable();
         while let Some(mut event) = events.next() {
-            let spoken = self.settings.spoken_language(self.detected(), &self.engine);
+            let detected = self.detected.as_ref().map(|(language, _)| language.as_str());
+            let spoken = self.settings.spoken_language(detected, &self.engine);
             let is_last = !matches!(events.peek(), Some(LiveEvent::Partial { .. } | LiveEvent::Ended { .. }));
             let is_end = matches!(event, LiveEvent::Ended { .. });
             if let LiveEvent::Ended { language, .. } = &mut event {
-                *language = self.settings.language.as_deref().or(self.detected()).map(str::to_owned);
+                *language = self.settings.language.as_deref().or(detected).map(str::to_owned);
             }
             self.rewriting.rewrite(event, spoken, is_last, &mut told);
             self.detected = self.detected.take().filter(|_| !is_end);

@@ -441,6 +441,6 @@ mod tests {
             turn.take(words, Transcribed { end_ms, is_thorough: false, decides: false })
         };
         assert!(heard("hima", 1_000).is_empty() && heard("hima", 1_500).is_empty());
-        assert_eq!(concatenated(&heard("he", 2_000)), "he");
+        assert_eq!(concatenated(&heard("he", 2_000)), " he");
     }
 }

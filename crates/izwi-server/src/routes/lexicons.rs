@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use izwi_core::engine::{check_lexicon, read_lexicon};
 use izwi_hub::SavedLexicon;
-use izwi_types::Lexicon;
+use izwi_types::{Lexicon, excerpt, languages};
 
 use crate::dto::lexicon::{LexiconDeleted, LexiconList, LexiconObject, LexiconRequest};
 use crate::dto::schemas::LEXICON_DELETED;
@@ -73,7 +73,14 @@ pub(super) async fn create(
         }
         (None, None) => return Err(ApiError::invalid("entries", "entries is missing; send entries or text")),
     };
-    let lexicon = Lexicon { language: non_blank(body.language).or(lexicon.language), ..lexicon };
+    let tag = |language: String| {
+        languages::tag_of(&language).ok_or_else(|| {
+            let message = format!("language is '{}'; use a code such as en or en-US", excerpt(&language));
+            ApiError::invalid("language", message)
+        })
+    };
+    let language = non_blank(body.language).or(lexicon.language).map(tag).transpose()?;
+    let lexicon = Lexicon { language, ..lexicon };
     check_lexicon(&lexicon).map_err(|error| ApiError::invalid(error.param, error.message))?;
     let saved = SavedLexicon {
         description: non_blank(body.description),

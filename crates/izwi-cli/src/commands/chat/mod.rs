@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueHint;
 use izwi_audio::encode::Format;
 use izwi_core::engine::request::MAX_TEXT_CHARS;
-use izwi_core::engine::{DeviceArbiters, EngineCoreConfig, Message};
+use izwi_core::engine::{AudioInput, DeviceArbiters, EngineCoreConfig, EngineError, Message};
 use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::settings::Resolved;
 use crate::sink::{self, Target};
 use crate::sound::Player;
-use crate::{engine, failure, input, logging, models};
+use crate::{engine, failure, input, logging, models, output};
 
 use session::{AnswerOptions, ChatSession};
 
@@ -111,32 +111,57 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             return interrupt.guard_to_end(conversation).await;
         }
         let mut session = ChatSession::new(&args.options, engine, player, interrupt, file.is_some());
-        if let Some(recording) = recording {
-            session.recorded_turn(recording.into()).await?;
-        }
-        match &args.text {
-            Some(text) => session.turn(Message::Text(turn_text(text)?)).await?,
-            None if args.recording.is_none() || !io::stdin().is_terminal() => {
-                converse(&mut session).await?;
-            }
-            None => {}
-        }
+        let answered = answer_all(&mut session, args, recording).await;
         let (samples, sample_rate_hz) = session.finish();
-        file.map_or(Ok(()), |(path, format)| sink::write_audio(&path, format, &samples, sample_rate_hz))
+        // What was spoken before an error is kept.
+        if let Some((path, format)) = file.filter(|_| answered.is_ok() || !samples.is_empty()) {
+            sink::write_audio(&path, format, &samples, sample_rate_hz)?;
+        }
+        answered
     })
 }
 
-/// Answers each line of standard input.
+/// Answers the recording, and the text or else each line of standard input.
+async fn answer_all(
+    session: &mut ChatSession<'_>,
+    args: &Args,
+    recording: Option<impl Into<AudioInput>>,
+) -> Result<()> {
+    if let Some(recording) = recording {
+        session.recorded_turn(recording.into()).await?;
+    }
+    match &args.text {
+        Some(text) => session.turn(Message::Text(turn_text(text)?)).await,
+        None if args.recording.is_none() || !io::stdin().is_terminal() => converse(session).await,
+        None => Ok(()),
+    }
+}
+
+/// Answers each line of standard input. One that the engine or a language model cannot answer is told, and the next is
+/// answered.
 async fn converse(session: &mut ChatSession<'_>) -> Result<()> {
+    let mut failures = 0;
     loop {
         let reading = async {
             let reading = tokio::task::spawn_blocking(read_line);
             reading.await.context("standard input cannot be read")?
         };
-        let Some(text) = session.interrupt.guard(reading).await? else { return Ok(()) };
-        if !text.trim().is_empty() {
-            session.turn(Message::Text(turn_text(&text)?)).await?;
+        let Some(text) = session.interrupt.guard(reading).await? else { break };
+        if text.trim().is_empty() {
+            continue;
         }
+        match session.turn(Message::Text(turn_text(&text)?)).await {
+            Err(error) if error.is::<EngineError>() => {
+                output::status(&format!("error: {error:#}"));
+                failures += 1;
+            }
+            answered => answered?,
+        }
+    }
+    match failures {
+        0 => Ok(()),
+        1 => Err(anyhow::anyhow!("one message was not answered")),
+        many => Err(anyhow::anyhow!("{many} messages were not answered")),
     }
 }
 

@@ -441,7 +441,7 @@ impl RequestProcessor {
         let no_audio = request.audio_input.as_ref().is_none_or(AudioInput::is_empty);
         audio_stream::check(request, profile)?;
         if listens && no_audio && request.audio_stream.is_none() {
-            return Err(EngineError::invalid("audio", "audio is empty; send a recording as base64"));
+            return Err(EngineError::invalid("audio", "audio is empty; it needs a recording"));
         }
         if listens && request.text.is_some() && !profile.info.aligns_text {
             let message =

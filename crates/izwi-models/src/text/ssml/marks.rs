@@ -37,8 +37,8 @@ const BEGINNING: &str = concat!(
 const UNCLOSED: &str =
     r"(?xis)^<(?:speak|break|prosody|emphasis|say-as|phoneme|sub|voice|audio|mark|lang)\s[^<>]*$";
 const DECLARATION: &str = r"(?is)^<[?!][a-z\[][^<>]*>$";
-const PAUSE: &str = r"(?xi)^\[\s*(?:pause|break|silence)(?:[\s:=,]+(?P<number>[\d.,]+))?\s*
-    (?P<unit>ms|s|sec|secs|seconds?)?\s*\]";
+const PAUSE: &str = r"(?xi)^\[\s*(?:pause|break|silence)(?:[\s:=,]+(?P<number>[-\d.,]+))?\s*
+    (?:(?P<unit>ms|s|sec|secs|seconds?)|(?P<long>m|mins?|minutes?|h|hours?))?\s*\]";
 const SOUNDS: &str = r"^\{(?P<word>[^{}|\n]{1,100})\|\s*/(?P<sounds>[^{}/|\n]{1,200})/\s*\}";
 const ATTRIBUTE: &str = r#"(?s)([A-Za-z][A-Za-z0-9:_-]*)\s*=\s*(?:"([^"]*)"|'([^']*)')"#;
 
@@ -184,7 +184,8 @@ fn pause<'a>(patterns: &Patterns, window: &'a str, _: usize) -> Option<(usize, K
     let found = patterns.pause.captures(window)?;
     let unit = found.name("unit").map(|unit| unit.as_str());
     let is_ms = unit.is_some_and(|unit| unit.eq_ignore_ascii_case("ms"));
-    let number = found.name("number").map(|number| number.as_str());
+    // No pause is as long as minutes.
+    let number = found.name("long").map(|_| "").or(found.name("number").map(|number| number.as_str()));
     Some((found.get(0)?.len(), Kind::Pause { number, is_ms }))
 }
 

@@ -600,6 +600,9 @@ mod tests {
     #[test]
     fn what_is_not_obeyed_is_told_and_its_words_stay() {
         check("<speak>a <emphasis>b</emphasis></speak> c</voice>", &["a b c"], &["<emphasis>", "</voice>"]);
+        for long in ["[pause 1h]", "[pause -1s]", "[pause 2 minutes]"] {
+            check(&format!("a {long} b"), &["a  b"], &[long]);
+        }
         check("a {tomato|/təˈ7toʊ/} b", &["a tomato b"], &["{tomato|/təˈ7toʊ/}"]);
         for text in [
             "3 < 4 > 2",
