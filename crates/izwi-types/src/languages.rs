@@ -121,6 +121,15 @@ const ALIASES: &[(&str, &str)] = &[
     ("castilian", "es"),
     ("mandarin", "zh"),
     ("cmn", "zh"),
+    ("zho", "zh"),
+    ("eng", "en"),
+    ("deu", "de"),
+    ("fra", "fr"),
+    ("spa", "es"),
+    ("ita", "it"),
+    ("por", "pt"),
+    ("jpn", "ja"),
+    ("kor", "ko"),
     ("fil", "tl"),
     ("filipino", "tl"),
     ("iw", "he"),
@@ -202,6 +211,23 @@ pub fn is_unspaced(code: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tags_keep_their_region_and_what_is_none_is_told() {
+        for (wanted, tag) in [
+            ("en", "en"),
+            ("EN_us", "en-us"),
+            ("en-US", "en-US"),
+            ("English", "en"),
+            ("eng", "en"),
+            ("gsw-CH", "gsw-CH"),
+        ] {
+            assert_eq!(tag_of(wanted).as_deref(), Some(tag), "{wanted}");
+        }
+        for none in ["", "!!", "Klingonese", "en-", "en-US-!", "e"] {
+            assert_eq!(tag_of(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn codes_tags_and_names_mean_the_same() {

@@ -11,7 +11,7 @@ use super::ranges::{
     SECONDS, STATE_MEBIBYTES, TEXT, THREADS, TTL, UPLOAD, WINDOW,
 };
 use super::rows::{list, row, seconds, switch, text, whole};
-use super::values::LogFormat;
+use super::values::{LogFormat, check_log_filter};
 
 use Reach::{Everywhere, Section as OfSection, Tuning};
 use Section::{Engine, Server, Top};
@@ -67,18 +67,7 @@ pub(crate) static TABLE: &[Setting] = &[
         get: |settings| settings.log_level.clone().map_or(Value::Unset, Value::Text),
         set: |settings, value| {
             let text = value.text()?;
-            tracing_subscriber::EnvFilter::builder()
-                .parse(text)
-                .map_err(|error| format!("'{text}': {error}"))?;
-            // A word alone would be the name of what logs, and misspelt levels would silence all else.
-            let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
-            let is_name = |word: &str| word.contains(['=', '[', ':']) || word.starts_with("izwi");
-            if let Some(word) = text.split(',').map(str::trim).find(|word| !is_level(word) && !is_name(word))
-            {
-                return Err(format!(
-                    "'{word}' is no level; use error, warn, info, debug, trace or off, or a filter like izwi_core=debug"
-                ));
-            }
+            check_log_filter(text)?;
             settings.log_level = Some(text.to_owned());
             Ok(())
         },

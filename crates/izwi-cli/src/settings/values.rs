@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use izwi_core::engine::EngineCoreConfig;
 use izwi_hub::VoiceLimits;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::pipeline_model::PipelineModel;
 use super::remote_model::RemoteModel;
@@ -80,6 +82,41 @@ impl LogFormat {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
             other => Err(format!("log format '{other}' is unknown; use text or json")),
+        }
+    }
+}
+
+/// Whether a text is a filter of the log, in the syntax of `RUST_LOG`.
+///
+/// # Errors
+/// It is none; the message names what is wrong and the remedy.
+pub(super) fn check_log_filter(text: &str) -> Result<(), String> {
+    EnvFilter::builder().parse(text).map_err(|error| format!("'{text}': {error}"))?;
+    // A word alone would be the name of what logs, and misspelt levels would silence all else.
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let is_name = |word: &str| word.contains(['=', '[', ':']) || word.starts_with("izwi");
+    match text.split(',').map(str::trim).find(|word| !is_level(word) && !is_name(word)) {
+        None => Ok(()),
+        Some(word) => Err(format!(
+            "'{word}' is no level; use error, warn, info, debug, trace or off, or a filter like izwi_core=debug"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_levels_of_the_log_are_refused() {
+        for filter in
+            ["warn", "INFO", "off", "izwi_core=debug", "info,izwi_server::ws=trace", "hyper=warn,izwi_nn"]
+        {
+            assert_eq!(check_log_filter(filter), Ok(()), "{filter}");
+        }
+        for filter in ["warning", "verbose", "info,loud", "izwi=loud"] {
+            let error = check_log_filter(filter).unwrap_err();
+            assert!(error.contains("loud") || error.contains("use error, warn"), "{error}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::Izwi;
+use super::{Izwi, refused};
 
 /// Answers one speech request with `samples` samples of value 256. The head of the request is sent on.
 fn answer(
@@ -157,4 +157,63 @@ fn https_needs_a_certificate_that_the_system_trusts() {
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     assert!(seen.recv().unwrap().contains("\"input\":\"Hello.\""));
     assert_eq!(std::fs::read(izwi.path("a.wav")).unwrap().len(), 44 + 48_000);
+}
+
+/// A language model that answers the message "Two." with "too many requests". Returns its port.
+fn busy_language_model() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = Vec::new();
+            while !request.windows(4).any(|end| end == b"\r\n\r\n")
+                || request.starts_with(b"POST") && !request.ends_with(b"}")
+            {
+                let mut more = [0; 4_096];
+                match stream.read(&mut more) {
+                    Ok(count) if count > 0 => request.extend_from_slice(&more[..count]),
+                    _ => break,
+                }
+            }
+            let (status, kind, body) = if request.starts_with(b"GET") {
+                ("200 OK", "application/json", r#"{"object":"list","data":[{"id":"scripted"}]}"#)
+            } else {
+                let last =
+                    String::from_utf8_lossy(&request).rsplit("\"content\":\"").next().map(str::to_owned);
+                match last.is_some_and(|last| last.starts_with("Two.\"")) {
+                    false => (
+                        "200 OK",
+                        "text/event-stream",
+                        "data: {\"choices\":[{\"delta\":{\"content\":\"Yes, of course.\"}}]}\n\ndata: [DONE]\n\n",
+                    ),
+                    true => (
+                        "429 Too Many Requests",
+                        "application/json",
+                        r#"{"error":{"message":"out of quota"}}"#,
+                    ),
+                }
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            // A client that leaves is no matter here.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+        }
+    });
+    port
+}
+
+#[test]
+fn a_message_that_is_not_answered_ends_no_conversation() {
+    let izwi = Izwi::with_models();
+    let url = format!("http://127.0.0.1:{}/v1", busy_language_model());
+    let chat = ["chat", "--llm", &url, "--llm-model", "scripted", "--no-pull", "-o", "a.wav"];
+    let output = izwi.run_with_input(&chat, b"One.\nTwo.\nThree.\n");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout.matches("Yes, of course.").count(), 2, "{stdout}");
+    refused(&output, 1, &["out of quota", "one message was not answered"]);
+    let spoken = std::fs::metadata(izwi.path("a.wav")).unwrap().len();
+    assert!(spoken > 50_000, "both answers are kept: {spoken} bytes");
 }

@@ -59,6 +59,13 @@ fn speech_on_standard_input_is_transcribed_while_it_comes() {
     );
     assert!(!text.starts_with(' ') && text.ends_with('\n'), "{text:?}");
 
+    let output = izwi.run_with_input(&[&spoken[..], &["--latency-ms", "100"]].concat(), &[]);
+    assert!(
+        !String::from_utf8_lossy(&output.stderr).contains("no message was received"),
+        "it waits for nothing"
+    );
+    refused(&output, 1, &["latency_ms is 100", "between 200 and 5000"]);
+
     let output = izwi.run_with_input(&[&spoken[..], &["--json"]].concat(), &clip()[..96_000]);
     let lines = String::from_utf8(output.stdout).unwrap();
     let events: Vec<serde_json::Value> =

@@ -15,8 +15,8 @@ use crate::turns::{Deciding, Heard, TurnInput};
 use crate::upload::UploadMemory;
 use crate::ws::protocol::{Job, Outcome, Protocol};
 
-/// The shortest audio in which a language is detected for the rest of its turn: of less, Whisper takes much English speech
-/// for Japanese or Chinese.
+/// The shortest audio in which a language is detected for the rest of its turn: in less, much English speech is taken for
+/// Japanese or Chinese.
 const SETTLED_MS: u64 = 3_000;
 
 /// A transcript in progress.
