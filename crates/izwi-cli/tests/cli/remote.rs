@@ -213,7 +213,7 @@ fn a_message_that_is_not_answered_ends_no_conversation() {
     let output = izwi.run_with_input(&chat, b"One.\nTwo.\nThree.\n");
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(stdout.matches("Yes, of course.").count(), 2, "{stdout}");
-    refused(&output, 1, &["out of quota", "one message was not answered"]);
+    refused(&output, 1, &["busy", "one message was not answered"]);
     let spoken = std::fs::metadata(izwi.path("a.wav")).unwrap().len();
     assert!(spoken > 50_000, "both answers are kept: {spoken} bytes");
 }

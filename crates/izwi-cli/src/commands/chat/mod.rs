@@ -152,7 +152,7 @@ async fn converse(session: &mut ChatSession<'_>) -> Result<()> {
         }
         match session.turn(Message::Text(turn_text(&text)?)).await {
             Err(error) if error.is::<EngineError>() => {
-                output::status(&format!("error: {error:#}"));
+                output::status(&format!("error: {error}"));
                 failures += 1;
             }
             answered => answered?,

@@ -9,5 +9,8 @@ mod hearing;
 mod interfaces;
 mod peer;
 mod speaking;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+mod tests;
 
 pub(super) use self::peer::{Peer, PeerError, line};

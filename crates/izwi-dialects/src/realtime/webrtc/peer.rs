@@ -47,8 +47,8 @@ const PACKET_UNITS: u64 = 960;
 
 /// The session's messages, seen from the peer.
 pub(in crate::realtime) struct Line {
-    to_session: mpsc::Sender<Message>,
-    of_session: mpsc::Receiver<Message>,
+    pub(super) to_session: mpsc::Sender<Message>,
+    pub(super) of_session: mpsc::Receiver<Message>,
 }
 
 /// The two ends of the way between a session and its peer.
