@@ -18,6 +18,18 @@ import { distinguishes, listens, translates } from "./page/listening.mjs";
 import { deletes, lists, manages, measures } from "./page/managing.mjs";
 import { speaks, spells } from "./page/speaking.mjs";
 
+// The settings that the page sends to its sessions.
+function listensTo(page) {
+  const updates = [];
+  page.on("websocket", (socket) =>
+    socket.on("framesent", ({ payload }) => {
+      const event = typeof payload === "string" && JSON.parse(payload);
+      if (event?.type === "session.update") updates.push(event.session);
+    }),
+  );
+  return updates;
+}
+
 const parts = {
   async real(page) {
     await page.waitForFunction(() => document.getElementById("health").dataset.state === "ok", null, WAIT);
@@ -171,7 +183,19 @@ const parts = {
     passed("the pulled model speaks");
   },
 
+  async turns(page) {
+    const updates = listensTo(page);
+    await tab(page, "converse");
+    await page.waitForFunction(() => document.getElementById("converse-model").value, null, WAIT);
+    await page.getByLabel("A message").fill("Good evening.");
+    await page.keyboard.press("Enter");
+    await page.locator(".bubble.user", { hasText: "Good evening." }).waitFor(WAIT);
+    assert.ok(updates.length && updates.every(({ audio }) => !("turn_detection" in audio.input)), JSON.stringify(updates));
+    passed("the turns of a pipeline end as its settings say");
+  },
+
   async converse(page) {
+    const updates = listensTo(page);
     await tab(page, "converse");
     await page.waitForFunction(() => document.getElementById("converse-model").value, null, WAIT);
     await tap(page);
@@ -184,6 +208,7 @@ const parts = {
     await page.getByRole("button", { name: "Be quiet" }).click();
     await page.locator(".bubble.model.cut").first().waitFor(WAIT);
     assert.equal(await text(page, "converse-interruptions"), "1");
+    assert.deepEqual(updates.map(({ audio }) => audio.input.turn_detection), [{ type: "semantic_vad" }]);
     passed("a written message is answered aloud, and the answer can be silenced");
     await played(page);
     // The microphone goes on, so that each answer is interrupted by speech.

@@ -31,7 +31,7 @@ async fn simulated(name: &str, model: SimulatedModel) -> Result<Engine> {
 }
 
 /// A server whose chat model is a pipeline of this name, with the settings of `change`.
-async fn serve(
+pub(super) async fn serve(
     name: &str,
     llm: &Llm,
     speaker: SimulatedModel,
@@ -80,7 +80,7 @@ pub(super) async fn serve_with(
 }
 
 /// A voice that takes sentences, a hundred samples for each character.
-fn speaker() -> SimulatedModel {
+pub(super) fn speaker() -> SimulatedModel {
     SimulatedModel { autoregressive: false, samples_per_token: 100, ..Default::default() }
 }
 

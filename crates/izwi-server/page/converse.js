@@ -55,12 +55,17 @@ class Talk {
   #asked = null;
   #waiting = [];
   #keeper;
+  #opened = Promise.withResolvers();
+  // How turns end, as the server tells it.
+  #turns = null;
 
   static async open() {
     const player = await Player.open();
     try {
       const channel = await socket(`/v1/realtime?model=${encodeURIComponent($("converse-model").value)}`);
-      return new Talk(channel, player);
+      const talk = new Talk(channel, player);
+      await talk.#opened.promise;
+      return talk;
     } catch (error) {
       player.close();
       throw error;
@@ -73,7 +78,10 @@ class Talk {
     this.log = $("converse-log");
     this.log.replaceChildren();
     channel.onmessage = ({ data }) => this.#receive(JSON.parse(data));
-    channel.onclose = () => this.close("The conversation has ended.");
+    channel.onclose = () => {
+      this.#opened.resolve();
+      this.close("The conversation has ended.");
+    };
     player.onplayed = () => {
       if (this.#asked !== null && player.played) {
         $("converse-ttfa").textContent = ms(performance.now() - this.#asked);
@@ -83,7 +91,6 @@ class Talk {
     };
     player.ondone = () => this.#ended();
     this.#keeper = setInterval(() => this.#recorder || this.#send("input_audio_buffer.clear"), KEEP_OPEN_MS);
-    this.#configure(RATE);
   }
 
   get hasMicrophone() {
@@ -96,9 +103,12 @@ class Talk {
 
   #configure(rate) {
     const [listener] = models("asr");
+    const { type, silence_duration_ms } = this.#turns ?? {};
+    const isDefault = type === "server_vad" && silence_duration_ms === 500;
     const input = {
       format: { type: "audio/pcm", rate },
-      turn_detection: { type: "semantic_vad", create_response: true, interrupt_response: true },
+      // A pipeline may have settings of its own.
+      ...(isDefault && { turn_detection: { type: "semantic_vad" } }),
       ...(listener && { transcription: { model: listener.id } }),
     };
     const output = { format: { type: "audio/pcm", rate: RATE } };
@@ -166,7 +176,11 @@ class Talk {
 
   #receive(event) {
     const { type } = event;
-    if (type === "input_audio_buffer.speech_started") {
+    if (type === "session.created") {
+      this.#turns = event.session.audio.input.turn_detection;
+      this.#configure(RATE);
+      this.#opened.resolve();
+    } else if (type === "input_audio_buffer.speech_started") {
       if (!this.interrupt(true)) say($("converse-status"), "You speak");
     } else if (type === "input_audio_buffer.speech_stopped") {
       this.#asked = performance.now();

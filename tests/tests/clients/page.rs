@@ -11,7 +11,10 @@ use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig, Precision, Task};
 use izwi_hub::{LexiconStore, Store, VoiceStore};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
-use izwi_tests::{Setup, TestServer};
+use izwi_tests::{Completion, Llm, Setup, TestServer};
+use izwi_types::TurnEnds;
+
+use crate::pipelines::{serve, speaker};
 
 use super::{LISTENER, RECORDING, home, node, real_server, root};
 
@@ -176,6 +179,14 @@ async fn the_page_converses_and_is_interrupted_by_speech() -> Result<()> {
     // Long answers take seconds, so that they can be interrupted.
     setup.model.step_time = Duration::from_millis(5);
     check(&setup.start().await?, "converse", &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_leaves_the_turns_of_a_pipeline_as_they_are() -> Result<()> {
+    let llm = Llm::start(|_, _| Completion::text(&["Yes."])).await?;
+    let turns = TurnEnds { eagerness: None, silence_ms: Some(900) };
+    let server = serve("page-turns", &llm, speaker(), |config| config.turns = Some(turns)).await?;
+    check(&server, "turns", &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -152,8 +152,19 @@ struct Session<'a> {
 
 impl Reading<'_> {
     async fn run(&self, loaded: Loaded, journal: Journal) -> Result<()> {
+        let result = self.read(loaded, &journal).await;
+        if result.is_ok() && !self.args.keep {
+            journal.remove()?;
+        } else if result.is_err() && journal.is_empty() {
+            // The error says more than that this failed as well.
+            let _ = journal.remove();
+        }
+        result
+    }
+
+    async fn read(&self, loaded: Loaded, journal: &Journal) -> Result<()> {
         let Loaded { engine, mut interrupt, .. } = loaded;
-        let mut session = Session::new(self, &engine, &journal)?;
+        let mut session = Session::new(self, &engine, journal)?;
         let todo = session.todo();
         let all = session.keys.iter().collect::<HashSet<_>>().len();
         let found = all - todo.len();
@@ -173,12 +184,13 @@ impl Reading<'_> {
         let bound = result.inspect_err(|_| {
             let (done, folder) = (found + spoken.units, journal.folder().display());
             let remedy = "the same command goes on from there";
-            output::status(&format!("{done} of {all} paragraphs are spoken and kept in {folder}; {remedy}"));
+            if done > 0 {
+                output::status(&format!(
+                    "{done} of {all} paragraphs are spoken and kept in {folder}; {remedy}"
+                ));
+            }
         })?;
         self.write_subtitles(&bound)?;
-        if !self.args.keep {
-            journal.remove()?;
-        }
         let rtf = match spoken.units {
             0 => String::new(),
             _ => format!(", RTF {:.3}", elapsed_s / spoken.audio_s.max(1e-3)),

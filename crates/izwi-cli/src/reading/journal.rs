@@ -115,6 +115,14 @@ impl Journal {
         self.open_unit(key).ok().map(|(header, _)| header)
     }
 
+    /// Whether nothing is stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_unit = |entry: io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "pcm"))
+        };
+        fs::read_dir(&self.folder).is_ok_and(|mut entries| !entries.any(is_unit))
+    }
+
     /// Whether a unit is stored whole.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.header(key).is_some()

@@ -199,6 +199,12 @@ fn what_cannot_be_read_or_written_is_refused_before_anything_is_spoken() {
     refused(&read(&["a.pdf", "-o", "a.mp3"]), 1, &["a.pdf"]);
     refused(&read(&["a.txt", "-o", "a.mp3", "--loudness", "18"]), 2, &["--loudness", "-40"]);
     refused(&read(&["a.txt", "-o", "out/", "--subtitles", "a.srt"]), 2, &["one file"]);
+    // What fails before anything is spoken leaves nothing behind.
+    for wrong in [["--voice", "nobody"], ["--speed", "9"], ["--lexicon", "none"]] {
+        let output = read(&[&["a.txt", "-o", "a.mp3"], &wrong[..]].concat());
+        assert!(!output.status.success() && !izwi.path("a.mp3.izwi-read").exists(), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("goes on from there"), "{output:?}");
+    }
     fs::create_dir(izwi.path("a.mp3.izwi-read")).unwrap();
     let lock = fs::File::create(izwi.path("a.mp3.izwi-read/lock")).unwrap();
     lock.lock().unwrap();
