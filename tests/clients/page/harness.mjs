@@ -38,6 +38,8 @@ export const browser = await chromium.launch({
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    // A machine may have no other network.
+    "--allow-loopback-in-peer-connection",
     "--use-fake-ui-for-media-stream",
     "--use-fake-device-for-media-stream",
     `--use-file-for-fake-audio-capture=${recording}`,
