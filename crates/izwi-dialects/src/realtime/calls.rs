@@ -65,8 +65,10 @@ pub(super) async fn call(
         is_beta: false,
     };
     let (peer, answer) = Peer::answer(&call.sdp).await.map_err(|error| match error {
-        PeerError::Offer(what) => {
-            ApiError::invalid("sdp", format!("sdp is no offer that can be answered: {what}"))
+        PeerError::Offer => {
+            let message =
+                "sdp is no offer that can be answered; send localDescription.sdp of an RTCPeerConnection";
+            ApiError::invalid("sdp", message)
         }
         PeerError::Machine(what) => ApiError::internal(&what, &RequestId::random()),
     })?;

@@ -69,7 +69,7 @@ pub(in crate::realtime) fn line() -> (Socket, Line) {
 #[derive(Debug)]
 pub(in crate::realtime) enum PeerError {
     /// The client's offer cannot be answered.
-    Offer(String),
+    Offer,
     /// This machine has no address, no port or no codec for it.
     Machine(String),
 }
@@ -111,7 +111,11 @@ impl Peer {
     /// The offer cannot be answered, or the machine has no port for it.
     pub(in crate::realtime) async fn answer(sdp: &str) -> Result<(Self, String), PeerError> {
         let failed = |error: &dyn std::error::Error| PeerError::Machine(error.to_string());
-        let refused = |error: &dyn std::error::Error| PeerError::Offer(error.to_string());
+        // What the library says of an offer has addresses of its memory.
+        let refused = |error: &dyn std::error::Error| {
+            tracing::debug!(%error, "an offer cannot be answered");
+            PeerError::Offer
+        };
         let offer = SdpOffer::from_sdp_string(sdp).map_err(|error| refused(&error))?;
         let begun = Instant::now();
         let config = RtcConfig::new()

@@ -176,7 +176,7 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
 #[tokio::test]
 async fn an_offer_that_is_none_is_refused() {
     for sdp in ["", "v=0", "hello", "v=0\r\no=- 1 1 IN IP4 0.0.0.0\r\ns=-\r\nt=0 0\r\n"] {
-        assert!(matches!(Peer::answer(sdp).await, Err(PeerError::Offer(_))), "{sdp}");
+        assert!(matches!(Peer::answer(sdp).await, Err(PeerError::Offer)), "{sdp}");
     }
 }
 
