@@ -75,8 +75,8 @@ pub(super) async fn call(
     let serve = session.admit::<Session>("realtime-webrtc", opening)?;
     let update = call.session.map(|session| json!({"type": "session.update", "session": session}));
     tokio::spawn(async move {
-        let (socket, line) = webrtc::line();
-        tokio::join!(peer.run(line, update), serve(socket));
+        let (socket, channel) = webrtc::session_channel();
+        tokio::join!(peer.run(channel, update), serve(socket));
     });
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(SDP));

@@ -4,13 +4,13 @@
 //! as fast as they are spoken, and cuts them where it stopped. Nothing is asked of other servers: the addresses of this
 //! machine are its candidates.
 
+mod audio_receiver;
 mod client_events;
-mod hearing;
 mod interfaces;
 mod peer;
-mod speaking;
+mod playout;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests;
 
-pub(super) use self::peer::{Peer, PeerError, line};
+pub(super) use self::peer::{Peer, PeerError, session_channel};

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::Message;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::{sink, stream};
+use futures::{Sink, Stream, sink, stream};
 use izwi_audio::opus_packets::OpusPacketEncoder;
 use izwi_server::ws::socket::Socket;
 use serde::Deserialize;
@@ -18,26 +19,26 @@ use str0m::format::Codec;
 use str0m::media::{Frequency, MediaData, MediaKind, MediaTime, Mid};
 use str0m::net::{Protocol, Receive, Transmit};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig, RtcError};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::audio_receiver::AudioReceiver;
 use super::client_events::{self, ClientMessage};
-use super::hearing::Hearing;
 use super::interfaces::{Datagram, Sockets};
-use super::speaking::{Note, Place, Speaking};
+use super::playout::{Place, PlayoutEvent, PlayoutQueue};
 use crate::realtime::events::new_id;
 
 /// How long a client may take to connect after its offer was answered.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what is left for the client may take once its session is over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Messages of a client that wait for the session, most of them 20 ms of audio: what it says while a model loads.
-const MAX_WAITING: usize = 1_500;
+/// Bytes of a client's events that wait for the session: half a minute of audio, as long as a model may load, and a large event.
+const MAX_WAITING_BYTES: usize = 4 << 20;
 /// Events that wait for the data channel, beyond which no more are taken from the session.
 const MAX_EVENTS: usize = 256;
 /// The time of a packet.
 const PACKET: Duration = Duration::from_millis(20);
-/// Packets that are sent late at once; the player waits for what is later than that.
-const MAX_LATE: Duration = Duration::from_millis(100);
+/// Late packets that are sent at once; what is later than that begins anew.
+const MAX_LATE_PACKETS: u64 = 5;
 /// Packets of a client that came too early are held for this long.
 const REORDERING: Duration = Duration::from_millis(40);
 /// The clock of Opus in RTP, whatever the rate of the samples: RFC 7587 §4.1.
@@ -45,24 +46,45 @@ const CLOCK: Frequency = Frequency::FORTY_EIGHT_KHZ;
 /// Units of that clock in a packet.
 const PACKET_UNITS: u64 = 960;
 
-/// The session's messages, seen from the peer.
-pub(in crate::realtime) struct Line {
-    pub(super) to_session: mpsc::Sender<Message>,
-    pub(super) of_session: mpsc::Receiver<Message>,
+/// The messages of a session, seen from the peer.
+pub(in crate::realtime) struct SessionChannel {
+    to_session: mpsc::UnboundedSender<(Message, OwnedSemaphorePermit)>,
+    from_session: mpsc::Receiver<Message>,
+    /// Bytes that may still wait for the session.
+    room: Arc<Semaphore>,
 }
 
-/// The two ends of the way between a session and its peer.
-pub(in crate::realtime) fn line() -> (Socket, Line) {
-    let (to_session, incoming) = mpsc::channel(MAX_WAITING);
-    let (outgoing, of_session) = mpsc::channel(1);
+impl SessionChannel {
+    /// Sends an event to the session. False if there is no room for it, or the session is over.
+    pub(super) fn send(&self, event: String) -> bool {
+        let bytes = u32::try_from(event.len()).unwrap_or(u32::MAX);
+        let Ok(permit) = Arc::clone(&self.room).try_acquire_many_owned(bytes) else { return false };
+        self.to_session.send((Message::Text(event.into()), permit)).is_ok()
+    }
+}
+
+/// The socket of a session, and its other end.
+pub(in crate::realtime) fn session_channel() -> (Socket, SessionChannel) {
+    let (sink, incoming, channel) = channel_halves();
+    (Socket::new(sink, incoming), channel)
+}
+
+/// What a session sends to and receives from, and their other end.
+pub(super) fn channel_halves()
+-> (impl Sink<Message, Error = axum::Error>, impl Stream<Item = Result<Message, axum::Error>>, SessionChannel)
+{
+    let (to_session, incoming) = mpsc::unbounded_channel::<(Message, OwnedSemaphorePermit)>();
+    let (outgoing, from_session) = mpsc::channel(1);
     let sink = sink::unfold(outgoing, |outgoing: mpsc::Sender<Message>, message| async {
         outgoing.send(message).await.map_err(axum::Error::new)?;
         Ok(outgoing)
     });
-    let incoming = stream::unfold(incoming, |mut incoming: mpsc::Receiver<Message>| async {
-        incoming.recv().await.map(|message| (Ok(message), incoming))
+    let incoming = stream::unfold(incoming, |mut incoming| async {
+        // A message that the session has taken gives its room back.
+        incoming.recv().await.map(|(message, _)| (Ok(message), incoming))
     });
-    (Socket::new(sink, incoming), Line { to_session, of_session })
+    let room = Arc::new(Semaphore::new(MAX_WAITING_BYTES));
+    (sink, incoming, SessionChannel { to_session, from_session, room })
 }
 
 /// Why there is no call, in words.
@@ -85,8 +107,8 @@ enum End {
 pub(in crate::realtime) struct Peer {
     rtc: Rtc,
     sockets: Sockets,
-    hearing: Hearing,
-    speaking: Speaking,
+    audio_receiver: AudioReceiver,
+    playout: PlayoutQueue,
     encoder: OpusPacketEncoder,
     /// The audio of both sides, once the client has offered some.
     media: Option<Mid>,
@@ -100,7 +122,7 @@ pub(in crate::realtime) struct Peer {
     begun: Instant,
     /// When the next packet is to be played.
     due: Instant,
-    /// When the last one was, in packets since the beginning.
+    /// The number of the last one, counted from the beginning of the call, with the packets that silence would have had.
     played: u64,
 }
 
@@ -134,8 +156,8 @@ impl Peer {
         let peer = Self {
             rtc,
             sockets,
-            hearing: Hearing::new().map_err(|error| failed(&error))?,
-            speaking: Speaking::default(),
+            audio_receiver: AudioReceiver::new().map_err(|error| failed(&error))?,
+            playout: PlayoutQueue::default(),
             encoder: OpusPacketEncoder::new().map_err(|error| failed(&error))?,
             media: None,
             channel: None,
@@ -151,36 +173,36 @@ impl Peer {
     }
 
     /// Carries the session until it or the client ends the call. `update` is the first event that it gets.
-    pub(in crate::realtime) async fn run(mut self, mut line: Line, update: Option<Value>) {
+    pub(in crate::realtime) async fn run(mut self, mut session: SessionChannel, update: Option<Value>) {
         if let Some(update) = update {
-            self.take_event(&update.to_string(), &line);
+            self.take_event(&update.to_string(), &session);
         }
-        match self.carry(&mut line).await {
+        match self.carry(&mut session).await {
             Ok(End::Session) => self.close().await,
             Ok(End::Client(why)) => tracing::info!(why, "the call is over"),
             Err(error) => tracing::info!(%error, "the call is over"),
         }
     }
 
-    async fn carry(&mut self, line: &mut Line) -> Result<End, RtcError> {
+    async fn carry(&mut self, session: &mut SessionChannel) -> Result<End, RtcError> {
         loop {
-            let deadline = self.settle(line).await?;
+            let deadline = self.settle(session).await?;
             if !self.rtc.is_alive() {
                 return Ok(End::Client("the client has left"));
             }
             if !self.is_connected && self.begun.elapsed() > CONNECT_TIMEOUT {
                 return Ok(End::Client("the client did not connect in time"));
             }
-            let may_speak = self.is_connected && self.speaking.is_ready();
-            let takes = !self.speaking.is_full() && self.events.len() < MAX_EVENTS;
+            let may_play = self.is_connected && self.playout.is_ready();
+            let takes = !self.playout.is_full() && self.events.len() < MAX_EVENTS;
             tokio::select! {
                 Some(datagram) = self.sockets.next() => self.receive(&datagram)?,
                 () = tokio::time::sleep_until(deadline.into()) => {
                     self.rtc.handle_input(Input::Timeout(Instant::now()))?;
                 }
-                () = tokio::time::sleep_until(self.due.into()), if may_speak => self.speak(),
-                message = line.of_session.recv(), if takes => match message {
-                    Some(Message::Text(text)) => self.tell(text.as_str(), line),
+                () = tokio::time::sleep_until(self.due.into()), if may_play => self.play_packet(),
+                message = session.from_session.recv(), if takes => match message {
+                    Some(Message::Text(text)) => self.tell(text.as_str(), session),
                     Some(Message::Close(_)) | None => return Ok(End::Session),
                     Some(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
                 },
@@ -189,7 +211,7 @@ impl Peer {
     }
 
     /// Sends what is to be sent and handles what has happened, until nothing is left to do before the time that is returned.
-    async fn settle(&mut self, line: &Line) -> Result<Instant, RtcError> {
+    async fn settle(&mut self, session: &SessionChannel) -> Result<Instant, RtcError> {
         loop {
             self.send_events()?;
             match self.rtc.poll_output()? {
@@ -197,7 +219,7 @@ impl Peer {
                 Output::Transmit(Transmit { source, destination, contents, .. }) => {
                     self.sockets.send(source, destination, &contents).await;
                 }
-                Output::Event(event) => self.handle(event, line),
+                Output::Event(event) => self.handle(event, session),
             }
         }
     }
@@ -211,7 +233,7 @@ impl Peer {
         if self.rtc.accepts(&input) { self.rtc.handle_input(input) } else { Ok(()) }
     }
 
-    fn handle(&mut self, event: Event, line: &Line) {
+    fn handle(&mut self, event: Event, session: &SessionChannel) {
         match event {
             Event::Connected => self.is_connected = true,
             Event::MediaAdded(media) if media.kind == MediaKind::Audio && self.media.is_none() => {
@@ -219,15 +241,15 @@ impl Peer {
             }
             Event::MediaData(MediaData { time, data, params, .. }) if params.spec().codec == Codec::Opus => {
                 let at = time.rebase(CLOCK).numer();
-                if let Some(event) = self.hearing.hear(at, &data)
-                    && line.to_session.try_send(Message::Text(event.into())).is_err()
+                if let Some(event) = self.audio_receiver.receive(at, &data)
+                    && !session.send(event)
                 {
                     tracing::debug!("the session does not take what is said");
                 }
             }
             Event::ChannelOpen(id, _) if self.channel.is_none() => self.channel = Some(id),
             Event::ChannelData(ChannelData { binary: false, data, .. }) => {
-                self.take_event(&String::from_utf8_lossy(&data), line);
+                self.take_event(&String::from_utf8_lossy(&data), session);
             }
             Event::ChannelClose(id) if self.channel == Some(id) => self.rtc.disconnect(),
             _ => {}
@@ -235,11 +257,11 @@ impl Peer {
     }
 
     /// Takes an event of the client.
-    fn take_event(&mut self, text: &str, line: &Line) {
+    fn take_event(&mut self, text: &str, session: &SessionChannel) {
         match client_events::read(text) {
-            ClientMessage::Clear => self.cut(line),
+            ClientMessage::Clear => self.clear_playout(session),
             ClientMessage::Session(event) => {
-                if line.to_session.try_send(Message::Text(event.into())).is_err() {
+                if !session.send(event) {
                     // Nobody waits so long for a model; a lost event would not be noticed.
                     tracing::warn!("the client sends more events than its session takes");
                     self.rtc.disconnect();
@@ -249,13 +271,13 @@ impl Peer {
     }
 
     /// Takes an event of the session.
-    fn tell(&mut self, text: &str, line: &Line) {
+    fn tell(&mut self, text: &str, session: &SessionChannel) {
         let kind = serde_json::from_str::<Head<'_>>(text).map(|head| head.kind).unwrap_or_default();
         match &*kind {
             "response.output_audio.delta" => return self.push(text),
             "response.output_audio.done" | "response.done" => {
                 if let Ok(done) = serde_json::from_str::<Done>(text) {
-                    self.speaking.finish(done.response_id.as_deref().unwrap_or(&done.response.id));
+                    self.playout.finish(done.response_id.as_deref().unwrap_or(&done.response.id));
                 }
             }
             "session.created" | "session.updated" => {
@@ -265,7 +287,7 @@ impl Peer {
             }
             "input_audio_buffer.speech_started" if self.interrupts => {
                 self.tell_client(text.to_owned());
-                return self.cut(line);
+                return self.clear_playout(session);
             }
             _ => {}
         }
@@ -287,31 +309,34 @@ impl Peer {
         else {
             return;
         };
-        let was_ready = self.speaking.is_ready();
+        let was_ready = self.playout.is_ready();
         let samples = bytes.as_chunks().0.iter().map(|pair| f32::from(i16::from_le_bytes(*pair)) / 32_768.0);
-        self.speaking.push(delta.place(), samples);
+        self.playout.push(delta.place(), samples);
         if !was_ready {
             self.due = self.due.max(Instant::now());
         }
     }
 
     /// Plays the next packet.
-    fn speak(&mut self) {
+    fn play_packet(&mut self) {
         let now = Instant::now();
-        let (packet, notes) = self.speaking.next();
-        for note in notes {
-            let (kind, response_id) = match note {
-                Note::Started(response_id) => ("output_audio_buffer.started", response_id),
-                Note::Stopped(response_id) => ("output_audio_buffer.stopped", response_id),
+        let (packet, events) = self.playout.next();
+        for event in events {
+            let (kind, response_id) = match event {
+                PlayoutEvent::Started(response_id) => ("output_audio_buffer.started", response_id),
+                PlayoutEvent::Stopped(response_id) => ("output_audio_buffer.stopped", response_id),
             };
             self.tell_buffer(kind, &response_id);
         }
         let (Some(packet), Some(mid)) = (packet, self.media) else { return };
-        // Silence takes its time on the clock of the packets.
-        let by_clock = (now - self.begun).as_millis() as u64 / PACKET.as_millis() as u64;
-        let is_late = now - self.due > MAX_LATE;
-        self.played = if is_late { by_clock.max(self.played + 1) } else { self.played + 1 };
-        self.due = if is_late { now } else { self.due } + PACKET;
+        // Silence takes its time on the clock of the packets, which the jitter buffer of the client goes by.
+        let by_clock = ((now - self.begun).as_millis() / PACKET.as_millis()) as u64;
+        if by_clock > self.played + MAX_LATE_PACKETS {
+            (self.played, self.due) = (by_clock, now);
+        } else {
+            self.played += 1;
+        }
+        self.due += PACKET;
         let time = MediaTime::new(self.played * PACKET_UNITS, CLOCK);
         let Ok(packet) = self.encoder.encode(&packet) else { return };
         let Some(writer) = self.rtc.writer(mid) else { return };
@@ -323,18 +348,18 @@ impl Peer {
     }
 
     /// Stops what is played, tells the client, and tells the session how much of it was heard.
-    fn cut(&mut self, line: &Line) {
+    fn clear_playout(&mut self, session: &SessionChannel) {
         let mut told = None;
-        for cut in self.speaking.clear() {
-            let Place { response_id, item_id, content_index } = cut.place;
+        for truncated in self.playout.clear() {
+            let Place { response_id, item_id, content_index } = truncated.place;
             let truncate = json!({
                 "type": "conversation.item.truncate",
                 "item_id": item_id,
                 "content_index": content_index,
-                "audio_end_ms": cut.audio_end_ms,
+                "audio_end_ms": truncated.audio_end_ms,
             });
             // A session that takes nothing is about to end.
-            drop(line.to_session.try_send(Message::Text(truncate.to_string().into())));
+            let _ = session.send(truncate.to_string());
             if told.as_ref() != Some(&response_id) {
                 self.tell_buffer("output_audio_buffer.cleared", &response_id);
                 told = Some(response_id);
@@ -360,11 +385,10 @@ impl Peer {
 
     /// Sends what is left, and ends the call.
     async fn close(mut self) {
-        let (nobody, _) = mpsc::channel(1);
-        let line = Line { to_session: nobody, of_session: mpsc::channel(1).1 };
+        let (_, session) = session_channel();
         let closing = async {
             while self.rtc.is_alive() && !self.events.is_empty() && self.channel.is_some() {
-                let deadline = self.settle(&line).await?;
+                let deadline = self.settle(&session).await?;
                 tokio::select! {
                     Some(datagram) = self.sockets.next() => self.receive(&datagram)?,
                     () = tokio::time::sleep_until(deadline.into()) => {
@@ -372,9 +396,9 @@ impl Peer {
                     }
                 }
             }
-            self.settle(&line).await?;
+            self.settle(&session).await?;
             self.rtc.close()?;
-            self.settle(&line).await
+            self.settle(&session).await
         };
         // A client that is gone needs nothing.
         drop(tokio::time::timeout(CLOSE_TIMEOUT, closing).await);

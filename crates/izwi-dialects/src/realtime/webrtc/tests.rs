@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use axum::extract::ws::Message;
+use futures::{SinkExt as _, StreamExt as _};
 use izwi_audio::opus_packets::{OpusPacketEncoder, PACKET_SAMPLES};
 use proptest::prelude::*;
 use str0m::change::SdpAnswer;
@@ -11,9 +12,9 @@ use str0m::media::{Direction, Frequency, MediaKind, MediaTime, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::peer::Line;
+use super::peer::channel_halves;
 use super::{Peer, PeerError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +27,8 @@ struct Client {
     /// Addresses of the server.
     server: Vec<std::net::SocketAddr>,
     events: Vec<String>,
-    packets: usize,
+    /// When the packets begin that came, in milliseconds on the clock of RTP.
+    packets: Vec<u64>,
 }
 
 /// The offer of a client, and the client for its answer.
@@ -48,7 +50,7 @@ async fn offer() -> (String, impl FnOnce(&str) -> Client) {
         let server = server.collect();
         let answer = SdpAnswer::from_sdp_string(answer).unwrap();
         rtc.sdp_api().accept_answer(pending, answer).unwrap();
-        Client { rtc, socket, mid, channel: None, server, events: Vec::new(), packets: 0 }
+        Client { rtc, socket, mid, channel: None, server, events: Vec::new(), packets: Vec::new() }
     };
     (offer.to_sdp_string(), client)
 }
@@ -75,7 +77,9 @@ impl Client {
                 Output::Event(Event::ChannelData(data)) => {
                     self.events.push(String::from_utf8(data.data).unwrap());
                 }
-                Output::Event(Event::MediaData(_)) => self.packets += 1,
+                Output::Event(Event::MediaData(data)) => {
+                    self.packets.push(data.time.rebase(Frequency::MILLIS).numer());
+                }
                 Output::Event(_) => {}
             }
         };
@@ -118,12 +122,11 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
     let (sdp, client) = offer().await;
     let (peer, answer) = Peer::answer(&sdp).await.unwrap();
     let mut client = client(&answer);
-    let (to_session, mut incoming) = mpsc::channel(1_500);
-    let (sink, of_session) = mpsc::channel(1);
-    let line = Line { to_session, of_session };
+    let (sink, incoming, channel) = channel_halves();
+    let (mut sink, mut incoming) = (Box::pin(sink), Box::pin(incoming));
     let (ended, end) = oneshot::channel();
     tokio::spawn(async move {
-        peer.run(line, None).await;
+        peer.run(channel, None).await;
         ended.send(()).unwrap();
     });
     sink.send(Message::text(r#"{"type":"session.created","session":{}}"#)).await.unwrap();
@@ -146,7 +149,7 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
     }
     while heard.len() < 40 {
         tokio::select! {
-            Some(Message::Text(text)) = incoming.recv() => heard.push(text.to_string()),
+            Some(Ok(Message::Text(text))) = incoming.next() => heard.push(text.to_string()),
             () = client.turn() => {}
         }
     }
@@ -159,7 +162,20 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
     let told = |client: &Client, kind: &str| client.events.iter().any(|event| event.contains(kind));
     client.until("the end of the answer", |client| told(client, "output_audio_buffer.stopped")).await;
     assert!(told(&client, "output_audio_buffer.started"));
-    client.until("its packets", |client| client.packets >= 9).await;
+    client.until("its packets", |client| client.packets.len() >= 9).await;
+
+    // Silence takes its time on the clock of the packets as well, of which the last one of the answer may come behind it.
+    let before = client.packets.clone();
+    assert!(before.windows(2).all(|pair| pair[1] == pair[0] + 20), "{before:?}");
+    let silent = Instant::now();
+    while silent.elapsed() < Duration::from_secs(1) {
+        client.turn().await;
+    }
+    let count = client.packets.len();
+    sink.send(delta(4_800)).await.unwrap();
+    client.until("a second answer", |client| client.packets.len() > count + 3).await;
+    let gap = client.packets[count] - client.packets[count - 1];
+    assert!((900..5_000).contains(&gap), "{gap} ms");
     drop((sink, incoming));
     let closed = async {
         loop {
@@ -171,6 +187,17 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
         () = closed => {}
         () = tokio::time::sleep(PATIENCE) => panic!("the call goes on without its session"),
     }
+}
+
+#[tokio::test]
+async fn events_that_a_session_does_not_take_are_bounded_by_their_bytes() {
+    let (_sink, incoming, channel) = channel_halves();
+    let mut incoming = Box::pin(incoming);
+    let event = "e".repeat(64 << 10);
+    let sent = (0..1_000).take_while(|_| channel.send(event.clone())).count();
+    assert_eq!(sent, 64);
+    drop(incoming.next().await);
+    assert!(channel.send(event.clone()) && !channel.send(event));
 }
 
 #[tokio::test]

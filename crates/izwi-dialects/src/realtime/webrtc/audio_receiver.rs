@@ -1,4 +1,4 @@
-//! From the packets of a client to the audio that its session hears.
+//! Decodes the packets of a client to the audio of its session.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,14 +12,14 @@ const PACKET_UNITS: u64 = 960;
 const MAX_CONCEALED: u64 = 10;
 
 /// The audio of a client.
-pub(super) struct Hearing {
+pub(super) struct AudioReceiver {
     decoder: OpusPacketDecoder,
     /// When the next packet begins, in units of RTP's clock.
     next: Option<u64>,
 }
 
-impl Hearing {
-    /// Nothing is heard yet.
+impl AudioReceiver {
+    /// A receiver at the start of a stream.
     ///
     /// # Errors
     /// The codec fails.
@@ -29,7 +29,7 @@ impl Hearing {
 
     /// The event of a packet that begins at `at`, with what stands for packets that were lost before it; `None` if it is
     /// damaged or late.
-    pub(super) fn hear(&mut self, at: u64, packet: &[u8]) -> Option<String> {
+    pub(super) fn receive(&mut self, at: u64, packet: &[u8]) -> Option<String> {
         let mut bytes = Vec::new();
         let missing = match self.next {
             Some(next) if at < next => return None,
@@ -64,13 +64,13 @@ mod tests {
     #[test]
     fn what_is_lost_takes_its_time_up_to_a_bound() {
         let packet = OpusPacketEncoder::new().unwrap().encode(&[0.1; PACKET_SAMPLES]).unwrap();
-        let mut hearing = Hearing::new().unwrap();
-        let mut heard = |at: u64| hearing.hear(at, &packet).map(|event| samples(&event));
-        assert_eq!(heard(5_000), Some(480));
-        assert_eq!(heard(5_960), Some(480));
-        assert_eq!(heard(5_960), None, "a packet comes once");
-        assert_eq!(heard(5_960 + 3 * 960), Some(3 * 480), "two are lost");
-        assert_eq!(heard(10_000_000), Some(11 * 480));
-        assert_eq!(hearing.hear(20_000_000, &[255; 90]), None, "damaged");
+        let mut audio_receiver = AudioReceiver::new().unwrap();
+        let mut received = |at: u64| audio_receiver.receive(at, &packet).map(|event| samples(&event));
+        assert_eq!(received(5_000), Some(480));
+        assert_eq!(received(5_960), Some(480));
+        assert_eq!(received(5_960), None, "a packet comes once");
+        assert_eq!(received(5_960 + 3 * 960), Some(3 * 480), "two are lost");
+        assert_eq!(received(10_000_000), Some(11 * 480));
+        assert_eq!(audio_receiver.receive(20_000_000, &[255; 90]), None, "damaged");
     }
 }

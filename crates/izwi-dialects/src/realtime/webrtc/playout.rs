@@ -1,4 +1,4 @@
-//! What is still to be played of a session's answers, packet by packet in real time. Knows no network and no clock.
+//! The playout queue: what is still to be played of a session's answers, packet by packet. Knows no network and no clock.
 
 use std::collections::VecDeque;
 
@@ -19,16 +19,16 @@ pub(super) struct Place {
 
 /// Something that clients are told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum PlayoutEvent {
     /// The first sample of this response is played.
     Started(String),
     /// The last one was.
     Stopped(String),
 }
 
-/// An answer that was cut.
+/// An answer that was truncated.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct Truncated {
     pub(super) place: Place,
     /// How much of it was played.
     pub(super) audio_end_ms: u64,
@@ -42,9 +42,9 @@ struct Segment {
     is_whole: bool,
 }
 
-/// Audio of answers, in order.
+/// The audio of answers that waits to be played, in order.
 #[derive(Default)]
-pub(super) struct Speaking {
+pub(super) struct PlayoutQueue {
     segments: VecDeque<Segment>,
     /// Whether packets go out one after another.
     is_playing: bool,
@@ -52,7 +52,7 @@ pub(super) struct Speaking {
     cleared: Option<String>,
 }
 
-impl Speaking {
+impl PlayoutQueue {
     /// Adds samples.
     pub(super) fn push(&mut self, place: Place, samples: impl IntoIterator<Item = f32>) {
         if self.cleared.as_ref() == Some(&place.response_id) {
@@ -90,16 +90,16 @@ impl Speaking {
     }
 
     /// The next packet, and what is told before and behind it. There is none where the next samples have not come.
-    pub(super) fn next(&mut self) -> (Option<Vec<f32>>, Vec<Note>) {
-        let mut notes = Vec::new();
+    pub(super) fn next(&mut self) -> (Option<Vec<f32>>, Vec<PlayoutEvent>) {
+        let mut events = Vec::new();
         if !self.is_ready() {
             self.is_playing = false;
-            return (None, notes);
+            return (None, events);
         }
         self.is_playing = true;
-        let Some(first) = self.segments.front_mut() else { return (None, notes) };
+        let Some(first) = self.segments.front_mut() else { return (None, events) };
         if first.played == 0 && !first.samples.is_empty() {
-            notes.push(Note::Started(first.place.response_id.clone()));
+            events.push(PlayoutEvent::Started(first.place.response_id.clone()));
         }
         let length = first.samples.len().min(PACKET_SAMPLES);
         let mut packet: Vec<f32> = first.samples.drain(..length).collect();
@@ -107,22 +107,24 @@ impl Speaking {
         packet.resize(PACKET_SAMPLES, 0.0);
         if first.is_whole && first.samples.is_empty() {
             if first.played > 0 {
-                notes.push(Note::Stopped(first.place.response_id.clone()));
+                events.push(PlayoutEvent::Stopped(first.place.response_id.clone()));
             }
             self.segments.pop_front();
         }
-        ((length > 0).then_some(packet), notes)
+        ((length > 0).then_some(packet), events)
     }
 
-    /// Stops at once. Returns what was cut; what was played whole is none of it.
-    pub(super) fn clear(&mut self) -> Vec<Cut> {
+    /// Stops at once. Returns what was truncated; what was played whole is none of it.
+    pub(super) fn clear(&mut self) -> Vec<Truncated> {
         self.is_playing = false;
         if let Some(last) = self.segments.back().filter(|last| !last.is_whole) {
             self.cleared = Some(last.place.response_id.clone());
         }
-        let cut =
-            |Segment { place, played, .. }| Cut { place, audio_end_ms: played * 1_000 / u64::from(RATE_HZ) };
-        self.segments.drain(..).map(cut).collect()
+        let truncated = |Segment { place, played, .. }| Truncated {
+            place,
+            audio_end_ms: played * 1_000 / u64::from(RATE_HZ),
+        };
+        self.segments.drain(..).map(truncated).collect()
     }
 }
 
@@ -140,58 +142,61 @@ mod tests {
 
     #[test]
     fn answers_are_played_in_order_and_their_ends_are_told() {
-        let mut speaking = Speaking::default();
-        speaking.push(place("a"), samples(1_000));
-        assert!(!speaking.is_ready(), "too little to begin with");
-        assert_eq!(speaking.next(), (None, vec![]));
-        speaking.push(place("a"), samples(440));
-        let (packet, notes) = speaking.next();
-        assert_eq!((packet.unwrap()[479], notes), (479.0, vec![Note::Started("a".to_owned())]));
-        assert_eq!(speaking.next().1, vec![]);
-        assert_eq!(speaking.next().1, vec![]);
-        assert_eq!(speaking.next(), (None, vec![]), "the next samples have not come");
-        speaking.push(place("a"), samples(10));
-        speaking.push(place("b"), samples(5));
-        assert!(!speaking.is_ready());
-        speaking.finish("a");
-        let (packet, notes) = speaking.next();
+        let mut playout = PlayoutQueue::default();
+        playout.push(place("a"), samples(1_000));
+        assert!(!playout.is_ready(), "too little to begin with");
+        assert_eq!(playout.next(), (None, vec![]));
+        playout.push(place("a"), samples(440));
+        let (packet, events) = playout.next();
+        assert_eq!((packet.unwrap()[479], events), (479.0, vec![PlayoutEvent::Started("a".to_owned())]));
+        assert_eq!(playout.next().1, vec![]);
+        assert_eq!(playout.next().1, vec![]);
+        assert_eq!(playout.next(), (None, vec![]), "the next samples have not come");
+        playout.push(place("a"), samples(10));
+        playout.push(place("b"), samples(5));
+        assert!(!playout.is_ready());
+        playout.finish("a");
+        let (packet, events) = playout.next();
         assert_eq!((packet.as_ref().unwrap().len(), packet.unwrap()[10]), (480, 0.0));
-        assert_eq!(notes, vec![Note::Stopped("a".to_owned())]);
-        speaking.finish("b");
-        let (_, notes) = speaking.next();
-        assert_eq!(notes, vec![Note::Started("b".to_owned()), Note::Stopped("b".to_owned())]);
-        assert!(!speaking.is_ready());
+        assert_eq!(events, vec![PlayoutEvent::Stopped("a".to_owned())]);
+        playout.finish("b");
+        let (_, events) = playout.next();
+        assert_eq!(
+            events,
+            vec![PlayoutEvent::Started("b".to_owned()), PlayoutEvent::Stopped("b".to_owned())]
+        );
+        assert!(!playout.is_ready());
     }
 
     #[test]
-    fn what_is_cut_says_how_much_was_played_and_the_rest_of_it_is_not_wanted() {
-        let mut speaking = Speaking::default();
-        speaking.push(place("a"), samples(4_800));
-        speaking.next();
-        speaking.next();
-        assert_eq!(speaking.clear(), vec![Cut { place: place("a"), audio_end_ms: 40 }]);
-        speaking.push(place("a"), samples(4_800));
-        assert!(!speaking.is_ready() && speaking.clear().is_empty());
-        speaking.push(place("b"), samples(4_800));
-        assert!(speaking.is_ready());
-        assert_eq!(speaking.clear(), vec![Cut { place: place("b"), audio_end_ms: 0 }]);
+    fn what_is_truncated_says_how_much_was_played_and_the_rest_of_it_is_not_wanted() {
+        let mut playout = PlayoutQueue::default();
+        playout.push(place("a"), samples(4_800));
+        playout.next();
+        playout.next();
+        assert_eq!(playout.clear(), vec![Truncated { place: place("a"), audio_end_ms: 40 }]);
+        playout.push(place("a"), samples(4_800));
+        assert!(!playout.is_ready() && playout.clear().is_empty());
+        playout.push(place("b"), samples(4_800));
+        assert!(playout.is_ready());
+        assert_eq!(playout.clear(), vec![Truncated { place: place("b"), audio_end_ms: 0 }]);
     }
 
     #[test]
     fn an_answer_without_audio_is_not_told() {
-        let mut speaking = Speaking::default();
-        speaking.push(place("a"), samples(0));
-        speaking.finish("a");
-        assert_eq!(speaking.next(), (None, vec![]));
-        assert!(!speaking.is_ready());
+        let mut playout = PlayoutQueue::default();
+        playout.push(place("a"), samples(0));
+        playout.finish("a");
+        assert_eq!(playout.next(), (None, vec![]));
+        assert!(!playout.is_ready());
     }
 
     #[test]
     fn what_waits_is_bounded() {
-        let mut speaking = Speaking::default();
-        speaking.push(place("a"), samples(MAX_WAITING - 1));
-        assert!(!speaking.is_full());
-        speaking.push(place("a"), samples(1));
-        assert!(speaking.is_full());
+        let mut playout = PlayoutQueue::default();
+        playout.push(place("a"), samples(MAX_WAITING - 1));
+        assert!(!playout.is_full());
+        playout.push(place("a"), samples(1));
+        assert!(playout.is_full());
     }
 }
