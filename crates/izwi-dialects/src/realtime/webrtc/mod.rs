@@ -10,7 +10,7 @@ mod interfaces;
 mod peer;
 mod playout;
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests;
 
 pub(super) use self::peer::{Peer, PeerError, session_channel};

@@ -29,6 +29,8 @@ use crate::realtime::events::new_id;
 
 /// How long a client may take to connect after its offer was answered.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long nothing may come of a client, which checks its connection each few seconds: RFC 7675 allows 30 s.
+const CONSENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long what is left for the client may take once its session is over.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a client's events that wait for the session: half a minute of audio, as long as a model may load, and a large event.
@@ -120,6 +122,8 @@ pub(in crate::realtime) struct Peer {
     /// Whether speech ends an answer that is played.
     interrupts: bool,
     begun: Instant,
+    /// When the client was last heard.
+    heard_at: Instant,
     /// When the next packet is to be played.
     due: Instant,
     /// The number of the last one, counted from the beginning of the call, with the packets that silence would have had.
@@ -166,6 +170,7 @@ impl Peer {
             is_connected: false,
             interrupts: true,
             begun,
+            heard_at: begun,
             due: begun,
             played: 0,
         };
@@ -193,6 +198,11 @@ impl Peer {
             if !self.is_connected && self.begun.elapsed() > CONNECT_TIMEOUT {
                 return Ok(End::Client("the client did not connect in time"));
             }
+            if self.is_connected && self.heard_at.elapsed() > CONSENT_TIMEOUT {
+                return Ok(End::Client("nothing comes of the client"));
+            }
+            // A client that is gone causes no event.
+            let deadline = deadline.min(Instant::now() + Duration::from_secs(1));
             let may_play = self.is_connected && self.playout.is_ready();
             let takes = !self.playout.is_full() && self.events.len() < MAX_EVENTS;
             tokio::select! {
@@ -230,7 +240,11 @@ impl Peer {
         let Ok(contents) = bytes.as_slice().try_into() else { return Ok(()) };
         let receive = Receive { proto: Protocol::Udp, source: *source, destination: *destination, contents };
         let input = Input::Receive(Instant::now(), receive);
-        if self.rtc.accepts(&input) { self.rtc.handle_input(input) } else { Ok(()) }
+        if !self.rtc.accepts(&input) {
+            return Ok(());
+        }
+        self.heard_at = Instant::now();
+        self.rtc.handle_input(input)
     }
 
     fn handle(&mut self, event: Event, session: &SessionChannel) {

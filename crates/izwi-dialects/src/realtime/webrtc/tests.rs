@@ -189,6 +189,20 @@ async fn a_stranger_is_not_heard_and_garbage_ends_no_call() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_call_of_a_client_that_is_gone_ends() {
+    let (sdp, client) = offer().await;
+    let (peer, answer) = Peer::answer(&sdp).await.unwrap();
+    let mut client = client(&answer);
+    let (_sink, incoming, channel) = channel_halves();
+    tokio::spawn(peer.run(channel, None));
+    client.until("a channel", |client| client.channel.is_some()).await;
+    drop(client);
+    let mut incoming = Box::pin(incoming);
+    let end = tokio::time::timeout(PATIENCE, incoming.next()).await;
+    assert!(end.expect("the call goes on without its client").is_none());
+}
+
 #[tokio::test]
 async fn events_that_a_session_does_not_take_are_bounded_by_their_bytes() {
     let (_sink, incoming, channel) = channel_halves();
