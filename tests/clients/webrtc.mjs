@@ -98,7 +98,8 @@ const parts = {
     const created = await event(page, "session.created");
     assert.equal(created.session.audio.output.format.rate, 24_000);
     const said = await event(page, "conversation.item.input_audio_transcription.completed");
-    has(said.transcript, ["fellow", "americans", "ask", "country"]);
+    // Its beginning is said while the call connects.
+    has(said.transcript, ["ask", "what", "country", "can", "you"]);
     passed("what is said is heard");
     const started = await event(page, "output_audio_buffer.started");
     const stopped = await event(page, "output_audio_buffer.stopped");
