@@ -211,8 +211,8 @@ def check_garbage() -> None:
     for leaves in [b"", json.dumps(INITIALIZE).encode()[:20]]:
         done = subprocess.run([IZWI, "mcp", "--no-pull"], input=leaves, capture_output=True, cwd=FOLDER, timeout=120)
         assert done.returncode == 0 and done.stdout == b"", done
-    # A client that leaves while a tool works.
-    speak = {"name": "speak", "arguments": {"text": LONG, "output": "d.wav"}}
+    # A client that leaves while a tool works: longer than the 5 s which rmcp leaves a tool to answer.
+    speak = {"name": "speak", "arguments": {"text": LONG * 16, "output": "d.wav"}}
     wanted[-1] = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": speak}).encode()
     done = subprocess.run(
         [IZWI, "mcp", "--no-pull"], input=b"\n".join([*wanted, b""]), capture_output=True, cwd=FOLDER, timeout=120
