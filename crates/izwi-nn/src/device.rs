@@ -56,7 +56,9 @@ fn open_cuda(index: usize) -> Result<Device, String> {
     if !cfg!(feature = "cuda") {
         return Err(missing("cuda"));
     }
-    caught(|| Device::new_cuda(index))
+    // One stream: the default is one for each thread, so that work of two threads has no order, and memory that a thread frees
+    // which has not used the device yet stays allocated.
+    caught(|| Device::new_cuda_with_stream(index))
 }
 
 fn missing(feature: &str) -> String {
@@ -107,6 +109,16 @@ pub fn free_unused(device: &Device) -> Result<(), Error> {
 /// tell.
 pub fn allocated_bytes(device: &Device) -> Option<usize> {
     izwi_metal::metal_device(device).map(izwi_metal::allocated_bytes)
+}
+
+/// Bytes that the device has free for any process; `None` if it does not tell.
+pub fn free_bytes(device: &Device) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(device) = device {
+        return device.cuda_stream().context().mem_get_info().ok().map(|(free, _)| free as u64);
+    }
+    let _ = device;
+    None
 }
 
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
@@ -163,6 +175,20 @@ mod tests {
         let one = Device::Cpu;
         assert_eq!((name(&one).as_str(), allocated_bytes(&one)), ("cpu", None));
         assert_eq!(with_autorelease_pool(|| 7), 7);
+    }
+
+    #[test]
+    fn tensors_of_one_thread_are_used_and_freed_on_others() {
+        let device = of_tests();
+        for round in 0..20u32 {
+            let tensor = Tensor::full(round as f32, 1 << 16, &device).unwrap().affine(1.0, 1.0).unwrap();
+            let sum = std::thread::spawn(move || tensor.mean_all().unwrap().to_scalar::<f32>().unwrap());
+            assert_eq!(sum.join().unwrap(), round as f32 + 1.0);
+            let tensor = Tensor::ones(1 << 16, candle_core::DType::F32, &device).unwrap();
+            std::thread::spawn(move || drop(tensor)).join().unwrap();
+        }
+        free_unused(&device).unwrap();
+        assert_ne!(free_bytes(&device), Some(0));
     }
 
     #[test]

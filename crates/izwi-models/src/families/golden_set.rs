@@ -92,6 +92,11 @@ pub(crate) fn is_bit_exact() -> bool {
     device().is_cpu()
 }
 
+/// Whether products with weights of 16 bits round their inputs and results to 16 bits too: those of candle on CUDA.
+pub(crate) fn rounds_activations() -> bool {
+    device().is_cuda()
+}
+
 /// `[1, channels, rows]` as `[rows, channels]`.
 pub(super) fn by_rows(x: &Tensor) -> Tensor {
     x.squeeze(0).unwrap().t().unwrap().contiguous().unwrap()

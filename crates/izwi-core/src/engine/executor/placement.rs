@@ -28,7 +28,7 @@ pub fn cpu_memory() -> Option<(u64, u64)> {
     })
 }
 
-/// Free memory of a device in bytes; `None` if it does not tell, as CUDA devices do here.
+/// Free memory of a device in bytes; `None` if it does not tell.
 fn free_bytes(choice: DeviceChoice) -> Option<u64> {
     match choice {
         DeviceChoice::Cpu => cpu_memory().map(|(_, available)| available),
@@ -37,7 +37,8 @@ fn free_bytes(choice: DeviceChoice) -> Option<u64> {
             let all = device::metal_gpu()?.working_set_bytes;
             Some(all.saturating_sub(held.unwrap_or(0)) as u64)
         }
-        DeviceChoice::Metal(_) | DeviceChoice::Cuda(_) | DeviceChoice::Auto => None,
+        DeviceChoice::Cuda(_) => device::open(choice).ok().and_then(|device| device::free_bytes(&device)),
+        DeviceChoice::Metal(_) | DeviceChoice::Auto => None,
     }
 }
 

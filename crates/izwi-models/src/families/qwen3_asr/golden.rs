@@ -3,7 +3,7 @@
 use candle_core::{IndexOp, Tensor};
 use serde::Deserialize;
 
-use super::super::golden_set::{self, GoldenSet, TOLERANCE, compare, ids, values};
+use super::super::golden_set::{self, GoldenSet, TOLERANCE, compare, ids, rounds_activations, values};
 use super::audio::Cuts;
 use super::*;
 use izwi_nn::attention::PagedSpan;
@@ -363,7 +363,8 @@ fn qwen3_asr_golden_logits_with_16_bits() {
     let recording = recording(&model, whole(&model, &wave(case.args.samples.list()[0])), "", "");
     let ours = generate(&model, &[recording], 1).remove(0).1.concat();
     // The package rounds every activation, Izwi the keys and values.
-    for (name, tolerance) in [("asr06.auto", 1e-2), ("asr06.auto_bf16", 0.1)] {
+    let rounding = if rounds_activations() { 5e-2 } else { 1e-2 };
+    for (name, tolerance) in [("asr06.auto", rounding), ("asr06.auto_bf16", 0.1)] {
         let theirs = SET.tensors(name)["logits"].i((0, 0)).unwrap();
         compare(name, &ours, &values(&theirs), tolerance);
     }

@@ -61,8 +61,16 @@ impl<'a> Incoming<'a> {
     }
 
     fn words(&self) -> Vec<Word> {
-        self.segments.iter().flat_map(|segment| segment.words.clone()).collect()
+        compared(self.segments.iter().flat_map(|segment| segment.words.clone()).collect())
     }
+}
+
+/// Words without their probabilities where bits are not promised.
+fn compared(mut words: Vec<Word>) -> Vec<Word> {
+    if !golden_set::is_bit_exact() {
+        words.iter_mut().for_each(|word| word.probability = 0.0);
+    }
+    words
 }
 
 /// One step of all that have something to compute; whether any goes on.
@@ -135,7 +143,7 @@ fn parakeet_golden_live_audio_in_any_pieces_equals_the_recording() {
         for sizes in sizes {
             let mut one = [Incoming::new(&model, chunk_ms, &samples, sizes)];
             while step(&model, &mut one) {}
-            assert_eq!(one[0].words(), expected.words, "{chunk_ms} ms, {sizes:?}");
+            assert_eq!(one[0].words(), compared(expected.words.clone()), "{chunk_ms} ms, {sizes:?}");
             assert_eq!(one[0].tokens(), expected.tokens, "{chunk_ms} ms, {sizes:?}");
             assert!(one[0].partials > 0 || sizes == [usize::MAX], "{chunk_ms} ms, {sizes:?}");
             // A chunk, and what the next frame is made of.
@@ -153,7 +161,7 @@ fn parakeet_golden_live_audio_may_end_anywhere() {
         let part = &samples[..length.min(samples.len())];
         let mut one = [Incoming::new(&model, chunk_ms, part, &[500])];
         while step(&model, &mut one) {}
-        assert_eq!(one[0].words(), whole(&model, chunk_ms, part).words, "{length} samples");
+        assert_eq!(one[0].words(), compared(whole(&model, chunk_ms, part).words), "{length} samples");
     }
 }
 
@@ -174,7 +182,8 @@ fn parakeet_golden_live_recordings_of_one_batch_equal_each_alone() {
     for (n, together) in together.iter().enumerate() {
         let mut alone = [begin(n)];
         while step(&model, &mut alone) {}
-        assert_eq!(alone[0].segments, together.segments, "{n}");
+        assert_eq!((alone[0].tokens(), alone[0].words()), (together.tokens(), together.words()), "{n}");
+        assert!(!golden_set::is_bit_exact() || alone[0].segments == together.segments, "{n}");
     }
 }
 
