@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::pcm;
 use izwi_core::engine::executor::simulated::Fault;
-use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64};
+use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64, guarded};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -384,10 +384,71 @@ async fn settings_that_a_model_lacks_are_refused_by_name_and_do_not_count() -> R
     Ok(())
 }
 
+/// A session of a page that has this key.
+async fn with_key(server: &TestServer, query: &str, key: &str) -> Result<Session> {
+    let mut request = format!("ws://{}/v1/realtime{query}", server.address).into_client_request()?;
+    let protocols = format!("realtime, openai-insecure-api-key.{key}");
+    request.headers_mut().insert("sec-websocket-protocol", protocols.parse()?);
+    Session::open_with(request).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_route_of_client_secrets_is_unknown() -> Result<()> {
-    let server = Setup::converser("realtime-secrets").start().await?;
-    ensure!(server.post("/v1/realtime/client_secrets", &json!({})).await?.status() == 404);
+async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Result<()> {
+    let key = "open-sesame-1234";
+    let keyed = Setup::converser("realtime-secrets").server(|server| server.api_key = Some(key.to_owned()));
+    let server = keyed.start().await?;
+    let create = async |key: &str, body: Value| -> Result<(u16, Value)> {
+        let request = reqwest::Client::new().post(server.url("/v1/realtime/client_secrets"));
+        let response = guarded(request.bearer_auth(key).json(&body).send()).await??;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let session = json!({"type": "realtime", "model": "realtime-secrets", "instructions": "Be kind."});
+    let expires_after = json!({"anchor": "created_at", "seconds": 7_200});
+    let (status, secret) = create(key, json!({"expires_after": expires_after, "session": session})).await?;
+    ensure!(status == 200 && secret["session"]["instructions"] == "Be kind.", "{secret}");
+    ensure!(secret["expires_at"].as_u64().is_some_and(|at| at > 1_700_000_000), "{secret}");
+    let value = secret["value"].as_str().context("a key")?;
+    for _ in 0..2 {
+        let mut session = with_key(&server, "", value).await?;
+        session.expect("session.created").await?;
+        let updated = session.expect("session.updated").await?;
+        ensure!(updated["session"]["instructions"] == "Be kind.", "{updated}");
+        ensure!(updated["session"]["model"] == "realtime-secrets", "{updated}");
+    }
+
+    // It opens nothing else, makes no other, and one that ended or never was opens nothing.
+    ensure!(create(value, json!({})).await?.0 == 401);
+    let models = reqwest::Client::new().get(server.url("/v1/models")).bearer_auth(value);
+    let refused = guarded(models.send()).await??;
+    ensure!(refused.status() == 401 && refused.text().await?.contains("client secret"));
+    ensure!(with_key(&server, "", &value.replace(&value[5..9], "0000")).await.is_err());
+
+    for (body, param) in [
+        (json!({"expires_after": {"anchor": "now"}}), "expires_after.anchor"),
+        (json!({"expires_after": {"seconds": 9}}), "expires_after.seconds"),
+        (json!({"session": {"model": "nobody"}}), "model"),
+        (json!({"session": {"type": "translation"}}), "session.type"),
+        (json!({"session": {"output_modalities": ["smell"]}}), "session.output_modalities"),
+        (json!({"session": 7}), "session"),
+    ] {
+        let (status, error) = create(key, body.clone()).await?;
+        ensure!((400..=404).contains(&status) && error["error"]["param"] == param, "{body}: {error}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_key_refuses_client_secrets_that_ended_and_no_other_key() -> Result<()> {
+    let server = Setup::converser("realtime-secrets-open").start().await?;
+    let body = json!({"session": {"type": "transcription"}});
+    let secret: Value = server.post("/v1/realtime/client_secrets", &body).await?.json().await?;
+    let value = secret["value"].as_str().context("a key")?;
+    let mut session = with_key(&server, "", value).await?;
+    session.expect("session.created").await?;
+    // The server has no model for it, which is told, and the client may go on.
+    ensure!(session.frame().await?["type"] == "error");
+    ensure!(with_key(&server, "", &value.replace(&value[5..9], "0000")).await.is_err());
+    with_key(&server, "", "ek_anything").await?.expect("session.created").await?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! server.
 
 mod authority;
+mod client_secrets;
 mod key;
 mod tickets;
 
@@ -12,7 +13,9 @@ use axum::http::{HeaderMap, Method, header};
 use izwi_types::excerpt;
 
 use self::authority::{configured_host, host_of, origin_parts};
-pub(crate) use self::key::{ApiKey, KeyThrottle, Presented};
+pub(crate) use self::client_secrets::is_client_secret;
+pub use self::client_secrets::{ClientSecrets, Granted};
+pub(crate) use self::key::{ApiKey, KeyThrottle, Presented, given_keys};
 pub use self::key::{KeyError, check_key};
 pub(crate) use self::tickets::{LIFETIME as TICKET_LIFETIME, Tickets};
 use crate::config::ServerConfig;

@@ -88,6 +88,9 @@ pub enum ApiError {
         "api key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`, or open a WebSocket with a ticket of /v1/tickets"
     )]
     Unauthorized,
+    /// The key is a client secret that opens nothing here.
+    #[error("the client secret has ended, or does not open this route; create another")]
+    ClientSecretRefused,
     /// The peer has sent too many wrong keys.
     #[error("too many wrong api keys from this address; wait, and send the right one")]
     TooManyWrongKeys {
@@ -404,7 +407,9 @@ impl ApiError {
             Self::UpgradeRequired(_) => (StatusCode::UPGRADE_REQUIRED, INVALID, "upgrade_required"),
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, INVALID, "unknown_route"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key"),
+            Self::Unauthorized | Self::ClientSecretRefused => {
+                (StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key")
+            }
             Self::TooManyWrongKeys { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "authentication_error", "too_many_wrong_keys")
             }
@@ -518,7 +523,10 @@ impl ApiError {
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
             Self::Draining => "draining",
             Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",
-            Self::Unauthorized | Self::ResumeRefused | Self::TooManyWrongKeys { .. } => "unauthorized",
+            Self::Unauthorized
+            | Self::ClientSecretRefused
+            | Self::ResumeRefused
+            | Self::TooManyWrongKeys { .. } => "unauthorized",
             Self::ForbiddenHost(_) | Self::ForbiddenOrigin(_) | Self::CrossSite | Self::PullForbidden(_) => {
                 "forbidden"
             }

@@ -49,8 +49,8 @@ pub mod voices;
 pub mod ws;
 
 pub use access::{
-    BindError, HostError, KeyError, OriginError, check_allowed_host, check_allowed_origin, check_bind,
-    check_key,
+    BindError, ClientSecrets, Granted, HostError, KeyError, OriginError, check_allowed_host,
+    check_allowed_origin, check_bind, check_key,
 };
 pub use alignment_format::AlignmentFormat;
 pub use config::{FilesError, InstanceError, ServerConfig, check_instance};

@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use izwi_core::engine::RequestId;
 
-use crate::access::Presented;
+use crate::access::{Presented, given_keys, is_client_secret};
 use crate::dialect::Dialects;
 use crate::dto::ticket::{InstanceQuery, TicketQuery};
 use crate::error::ApiError;
@@ -97,14 +97,31 @@ pub(crate) async fn check_host_and_origin(
     response
 }
 
-/// Middleware: requires the key or, for a WebSocket, a ticket, if a key is set. A peer that has sent too many wrong keys is refused for a while.
+/// Middleware: requires the key, a client secret or, for a WebSocket, a ticket, if a key is set. Without one a client secret
+/// must be valid all the same: it has settings. A peer that has sent too many wrong keys is refused for a while.
 pub(crate) async fn check_key(
     State((state, dialects)): State<(AppState, Dialects)>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(key) = state.api_key() else { return next.run(request).await };
-    let (peer, now) = (request.extensions().get::<Client>().map(|client| client.peer), Instant::now());
+    let now = Instant::now();
+    let route = request.uri().path();
+    let secrets: Vec<&str> = given_keys(request.headers()).filter(|key| is_client_secret(key)).collect();
+    let granted = secrets.iter().find_map(|secret| state.client_secrets().find(secret, route, now));
+    let has_secret = !secrets.is_empty();
+    if let Some(granted) = granted {
+        let mut request = request;
+        request.extensions_mut().insert(granted);
+        return next.run(request).await;
+    }
+    let Some(key) = state.api_key() else {
+        return if has_secret {
+            ApiError::ClientSecretRefused.into_response()
+        } else {
+            next.run(request).await
+        };
+    };
+    let peer = request.extensions().get::<Client>().map(|client| client.peer);
     let presented = key.check(request.headers());
     let ticket = ticket(&request).filter(|_| presented == Presented::Nothing);
     let may_be_late = presented == Presented::Nothing && ticket.is_none();
@@ -126,10 +143,10 @@ pub(crate) async fn check_key(
     if let (Some(peer), Presented::Wrong) = (peer, presented) {
         state.key_throttle().failed(peer, now);
     }
-    if presented == Presented::Right {
-        next.run(request).await
-    } else {
-        ApiError::Unauthorized.into_response()
+    match presented {
+        Presented::Right => next.run(request).await,
+        _ if has_secret => ApiError::ClientSecretRefused.into_response(),
+        _ => ApiError::Unauthorized.into_response(),
     }
 }
 

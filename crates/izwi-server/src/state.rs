@@ -10,7 +10,7 @@ use izwi_hub::{LexiconStore, VoiceStore};
 use izwi_types::{TextNote, TextNotes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::access::{AccessRules, ApiKey, KeyThrottle, Tickets};
+use crate::access::{AccessRules, ApiKey, ClientSecrets, KeyThrottle, Tickets};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::ignored::IgnoredLog;
@@ -32,6 +32,7 @@ struct Inner {
     api_key: Option<ApiKey>,
     key_throttle: KeyThrottle,
     tickets: Tickets,
+    client_secrets: ClientSecrets,
     registry: Registry,
     recorder: Recorder,
     requests: Arc<Semaphore>,
@@ -66,6 +67,7 @@ impl AppState {
             api_key: config.api_key.as_deref().map(ApiKey::new),
             key_throttle: KeyThrottle::default(),
             tickets: Tickets::default(),
+            client_secrets: ClientSecrets::default(),
             requests: Arc::new(Semaphore::new(config.max_requests)),
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             detached: Arc::new(Semaphore::new(config.max_sessions)),
@@ -106,6 +108,11 @@ impl AppState {
     /// The tickets for WebSockets.
     pub(crate) fn tickets(&self) -> &Tickets {
         &self.inner.tickets
+    }
+
+    /// The keys that pages may have.
+    pub fn client_secrets(&self) -> &ClientSecrets {
+        &self.inner.client_secrets
     }
 
     /// The models.

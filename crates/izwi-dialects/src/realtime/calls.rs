@@ -1,5 +1,6 @@
 //! The Realtime API over WebRTC: `POST /v1/realtime/calls` takes the offer of a client and answers it.
 
+use axum::Extension;
 use axum::extract::{FromRequest, Multipart, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,7 +8,7 @@ use izwi_core::engine::RequestId;
 use izwi_server::extract::{ApiQuery, ContentType, parse_json};
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::ws::SessionCall;
-use izwi_server::{ApiError, AppState, upload};
+use izwi_server::{ApiError, AppState, Granted, upload};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
@@ -54,6 +55,7 @@ pub(super) struct CallForm {
 pub(super) async fn call(
     State(state): State<AppState>,
     ApiQuery(opening): ApiQuery<Opening>,
+    granted: Option<Extension<Granted>>,
     session: SessionCall,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -63,6 +65,7 @@ pub(super) async fn call(
         model: opening.model.or_else(|| model.map(str::to_owned)),
         intent: opening.intent,
         is_beta: false,
+        session: granted.map(|Extension(Granted(session))| session),
     };
     let (peer, answer) = Peer::answer(&call.sdp).await.map_err(|error| match error {
         PeerError::Offer => {

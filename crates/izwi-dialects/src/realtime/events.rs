@@ -145,6 +145,10 @@ impl ClientEvent {
                 return Self { event_id: None, event: Err(ApiError::BinaryFrame.into()) };
             }
         };
+        Self::parse_text(text)
+    }
+
+    pub(super) fn parse_text(text: &[u8]) -> Self {
         let head = match parse_json::<Head>(text) {
             Ok(head) => head,
             Err(error) => return Self { event_id: None, event: Err(error.into()) },

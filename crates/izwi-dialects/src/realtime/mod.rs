@@ -15,6 +15,7 @@
 mod audio_format;
 mod beta;
 mod calls;
+mod client_secrets;
 mod config;
 mod decision;
 mod events;
@@ -35,12 +36,13 @@ mod transcripts;
 mod turn_detection;
 mod webrtc;
 
+use axum::Extension;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use izwi_server::extract::ApiQuery;
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::ws::SessionUpgrade;
-use izwi_server::{ApiError, AppState, Dialect, ServerConfig};
+use izwi_server::{ApiError, AppState, Dialect, Granted, ServerConfig};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -53,7 +55,10 @@ pub(crate) struct Realtime;
 
 impl Dialect for Realtime {
     fn routes(&self, _config: &ServerConfig) -> OpenApiRouter<AppState> {
-        OpenApiRouter::new().routes(routes!(connect)).routes(routes!(calls::call))
+        OpenApiRouter::new()
+            .routes(routes!(connect))
+            .routes(routes!(calls::call))
+            .routes(routes!(client_secrets::create))
     }
 }
 
@@ -70,9 +75,11 @@ impl Dialect for Realtime {
 async fn connect(
     ApiQuery(opening): ApiQuery<Opening>,
     headers: HeaderMap,
+    granted: Option<Extension<Granted>>,
     upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
-    let opening = Opening { is_beta: beta::is_asked_for(&headers), ..opening };
+    let session = granted.map(|Extension(Granted(session))| session);
+    let opening = Opening { is_beta: beta::is_asked_for(&headers), session, ..opening };
     upgrade.open::<Session>(opening)
 }
 // end of example

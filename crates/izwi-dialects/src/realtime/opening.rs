@@ -1,6 +1,9 @@
 //! What the URL of a session says.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::IntoParams;
 
 /// What the URL says.
@@ -15,4 +18,8 @@ pub(crate) struct Opening {
     #[serde(skip)]
     #[param(ignore)]
     pub(super) is_beta: bool,
+    /// The session as a client secret sets it.
+    #[serde(skip)]
+    #[param(ignore)]
+    pub(super) session: Option<Arc<Value>>,
 }

@@ -44,6 +44,14 @@ impl Refusal {
         self
     }
 
+    /// The same as an error of a route.
+    pub(super) fn into_error(self) -> ApiError {
+        match self.source {
+            Some(error) => *error,
+            None => ApiError::invalid(self.param.as_deref().unwrap_or_default(), self.message),
+        }
+    }
+
     /// Counts it in the metrics.
     pub(super) fn count(&self) {
         match &self.source {

@@ -12,8 +12,10 @@ use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ASR_ALIASES, ApiError, AppState, Lease, Slot};
 use izwi_types::{TurnEnds, excerpt};
+use serde_json::Value;
 
 use super::beta;
+use super::client_secrets::{first_event, model_of};
 use super::config::{Kind, SessionConfig};
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
@@ -62,6 +64,8 @@ pub(crate) struct Session {
     pub(super) is_closed: bool,
     /// Whether the client asked for the beta of the API.
     pub(super) is_beta: bool,
+    /// The settings that a client secret has for it.
+    granted: Option<Arc<Value>>,
     /// Why the session cannot begin.
     pub(super) fatal: Option<Refusal>,
 }
@@ -87,7 +91,7 @@ pub(super) fn turns_of(chat: &Engine) -> Option<TurnEnds> {
 }
 
 /// The configuration and the model of conversations that the URL asks for.
-fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<String>), Refusal> {
+pub(super) fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<String>), Refusal> {
     let transcribes = match opening.intent.as_deref() {
         None | Some("") => false,
         Some("transcription") => true,
@@ -96,7 +100,8 @@ fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfig, Option<S
             return Err(Refusal::invalid("intent", message));
         }
     };
-    let Some(name) = opening.model.filter(|model| !model.is_empty()) else {
+    let granted = opening.session.as_deref().and_then(model_of);
+    let Some(name) = opening.model.or(granted).filter(|model| !model.is_empty()) else {
         let config = if transcribes { SessionConfig::transcription(None) } else { SessionConfig::realtime() };
         return Ok((config, None));
     };
@@ -143,7 +148,7 @@ impl Protocol for Session {
     type Opening = Opening;
 
     fn new(state: &AppState, _identity: Identity, opening: Opening) -> Self {
-        let is_beta = opening.is_beta;
+        let (is_beta, granted) = (opening.is_beta, opening.session.clone());
         let (config, chat_model, fatal) = match opened(state, opening) {
             Ok((config, chat_model)) => (config, chat_model, None),
             Err(error) => (SessionConfig::realtime(), None, Some(error)),
@@ -170,6 +175,7 @@ impl Protocol for Session {
             out_of_band: Vec::new(),
             is_closed: fatal.is_some(),
             is_beta,
+            granted,
             fatal,
         }
     }
@@ -184,6 +190,10 @@ impl Protocol for Session {
         }
         emit(ServerEvent::SessionCreated { session: self.view() }, out);
         Ok(())
+    }
+
+    fn first_frame(&mut self) -> Option<ClientEvent> {
+        self.granted.take().filter(|_| self.fatal.is_none()).map(|settings| first_event(&settings))
     }
 
     fn parse(message: ClientMessage) -> Result<ClientEvent, ApiError> {

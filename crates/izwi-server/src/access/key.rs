@@ -74,21 +74,24 @@ impl ApiKey {
 
     /// Compares the keys of a request in constant time.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Presented {
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-            let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-            // Deepgram's clients send the second.
-            let is_known = ["bearer", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-            is_known.then(|| token.trim())
-        });
-        // The second is the name of ElevenLabs.
-        let mut plain = ["x-api-key", "xi-api-key"].into_iter();
-        let plain = plain.find_map(|name| headers.get(name)?.to_str().ok());
-        // One only, or a request would be many guesses.
-        let given = bearer.into_iter().chain(plain).chain(subprotocol_key(headers));
-        given.fold(Presented::Nothing, |known, key| {
+        given_keys(headers).fold(Presented::Nothing, |known, key| {
             if self.is(key) || known == Presented::Right { Presented::Right } else { Presented::Wrong }
         })
     }
+}
+
+/// The keys of a request: one of each kind, or a request would be many guesses.
+pub(crate) fn given_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        // Deepgram's clients send the second.
+        let is_known = ["bearer", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        is_known.then(|| token.trim())
+    });
+    // The second is the name of ElevenLabs.
+    let mut plain = ["x-api-key", "xi-api-key"].into_iter();
+    let plain = plain.find_map(|name| headers.get(name)?.to_str().ok());
+    bearer.into_iter().chain(plain).chain(subprotocol_key(headers))
 }
 
 /// The first key among the subprotocols of a WebSocket: browsers can set no other header of it.

@@ -147,6 +147,10 @@ pub(super) async fn run<P: Protocol>(
     if let Err(told) = driver.protocol.greet(&mut driver.outbox) {
         driver.last_error = told;
     }
+    if let Some(frame) = driver.protocol.first_frame() {
+        let outcome = driver.accept(frame);
+        driver.report(outcome);
+    }
     driver.serve().await;
     driver.end_handovers();
 }

@@ -179,6 +179,11 @@ pub trait Protocol: Sized + Send + 'static {
     /// A session that begins.
     fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
 
+    /// A frame that is received before the client's first: settings that the server has for the session.
+    fn first_frame(&mut self) -> Option<Self::Frame> {
+        None
+    }
+
     /// Writes the frames that greet a client, if it is greeted before its first frame.
     ///
     /// # Errors
