@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 pub use candle_core::Device;
+pub use izwi_cuda::free_bytes as free_cuda_bytes;
 pub use izwi_metal::{Gpu, KernelCosts, gpu as metal_gpu, with_autorelease_pool};
 use izwi_types::DeviceChoice;
 
@@ -53,12 +54,10 @@ fn open_metal(index: usize) -> Result<Device, String> {
 }
 
 fn open_cuda(index: usize) -> Result<Device, String> {
-    if !cfg!(feature = "cuda") {
+    if !izwi_cuda::IS_BUILT_IN {
         return Err(missing("cuda"));
     }
-    // One stream: the default is one for each thread, so that work of two threads has no order, and memory that a thread frees
-    // which has not used the device yet stays allocated.
-    caught(|| Device::new_cuda_with_stream(index))
+    caught(|| izwi_cuda::open(index))
 }
 
 fn missing(feature: &str) -> String {
@@ -76,7 +75,7 @@ fn caught(open: impl FnOnce() -> candle_core::Result<Device>) -> Result<Device, 
 
 fn open_gpu() -> Option<Device> {
     let choices =
-        [(izwi_metal::IS_BUILT_IN, DeviceChoice::Metal(0)), (cfg!(feature = "cuda"), DeviceChoice::Cuda(0))];
+        [(izwi_metal::IS_BUILT_IN, DeviceChoice::Metal(0)), (izwi_cuda::IS_BUILT_IN, DeviceChoice::Cuda(0))];
     choices.into_iter().filter(|(is_built_in, _)| *is_built_in).find_map(|(_, choice)| match open(choice) {
         Ok(device) => Some(device),
         Err(error) => {
@@ -109,16 +108,6 @@ pub fn free_unused(device: &Device) -> Result<(), Error> {
 /// tell.
 pub fn allocated_bytes(device: &Device) -> Option<usize> {
     izwi_metal::metal_device(device).map(izwi_metal::allocated_bytes)
-}
-
-/// Bytes that the device has free for any process; `None` if it does not tell.
-pub fn free_bytes(device: &Device) -> Option<u64> {
-    #[cfg(feature = "cuda")]
-    if let Device::Cuda(device) = device {
-        return device.cuda_stream().context().mem_get_info().ok().map(|(free, _)| free as u64);
-    }
-    let _ = device;
-    None
 }
 
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
@@ -159,8 +148,10 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(not(feature = "cuda"))]
     fn a_device_missing_from_the_build_names_its_feature() {
+        if izwi_cuda::IS_BUILT_IN {
+            return;
+        }
         let error = open(DeviceChoice::Cuda(0)).unwrap_err().to_string();
         assert!(error.contains("--features cuda"), "{error}");
     }
@@ -188,7 +179,7 @@ mod tests {
             std::thread::spawn(move || drop(tensor)).join().unwrap();
         }
         free_unused(&device).unwrap();
-        assert_ne!(free_bytes(&device), Some(0));
+        assert_ne!(free_cuda_bytes(&device), Some(0));
     }
 
     #[test]

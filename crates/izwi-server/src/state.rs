@@ -210,6 +210,11 @@ impl AppState {
         self.inner.started_at.elapsed()
     }
 
+    /// Seconds since 1970, from the time of the start.
+    pub fn unix_s(&self) -> u64 {
+        self.started_unix_s() + self.uptime().as_secs()
+    }
+
     pub(crate) fn started_unix_s(&self) -> u64 {
         self.inner.started_unix_s
     }

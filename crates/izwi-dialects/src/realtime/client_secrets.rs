@@ -1,7 +1,8 @@
 //! `POST /v1/realtime/client_secrets`: a key for a page, and the settings that its sessions begin with.
 
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -78,8 +79,8 @@ pub(super) async fn create(
     let value = state.client_secrets().issue(ROUTES, settings, now, now + lifetime);
     let value =
         value.ok_or_else(|| ApiError::overloaded("too many client secrets are valid; try again later"))?;
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let secret = ClientSecret { value, expires_at: unix.as_secs() + seconds, session };
+    let expires_at = state.unix_s() + seconds;
+    let secret = ClientSecret { value, expires_at, session };
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(secret)))
 }
 
@@ -96,18 +97,9 @@ fn seconds(expires_after: Option<ExpiresAfter>) -> Result<u64, ApiError> {
 
 /// The session that the settings give, before its models are loaded.
 fn view(state: &AppState, settings: &Value) -> Result<Value, Refusal> {
-    let event = first_event(settings).event?;
+    let event = ClientEvent::of_settings(settings).event?;
     let Event::Update(patch) = event else { return Err(Refusal::invalid("session", "session is no object")) };
-    let (config, model) = opened(state, Opening { model: model_of(settings), ..Opening::default() })?;
+    let (config, model) =
+        opened(state, Opening { session: Some(Arc::new(settings.clone())), ..Opening::default() })?;
     Ok(config.patched(&patch)?.view(&new_id("sess"), model.as_deref()))
-}
-
-/// The model that settings name, if any.
-pub(super) fn model_of(settings: &Value) -> Option<String> {
-    settings["model"].as_str().map(str::to_owned)
-}
-
-/// The event that makes a session begin with these settings.
-pub(super) fn first_event(settings: &Value) -> ClientEvent {
-    ClientEvent::parse_text(json!({"type": "session.update", "session": settings}).to_string().as_bytes())
 }

@@ -148,7 +148,12 @@ impl ClientEvent {
         Self::parse_text(text)
     }
 
-    pub(super) fn parse_text(text: &[u8]) -> Self {
+    /// The event that makes a session begin with these settings.
+    pub(super) fn of_settings(settings: &Value) -> Self {
+        Self::parse_text(json!({"type": "session.update", "session": settings}).to_string().as_bytes())
+    }
+
+    fn parse_text(text: &[u8]) -> Self {
         let head = match parse_json::<Head>(text) {
             Ok(head) => head,
             Err(error) => return Self { event_id: None, event: Err(error.into()) },

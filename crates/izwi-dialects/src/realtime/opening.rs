@@ -23,3 +23,11 @@ pub(crate) struct Opening {
     #[param(ignore)]
     pub(super) session: Option<Arc<Value>>,
 }
+
+impl Opening {
+    /// The model of the URL, or else of the client secret.
+    pub(super) fn named_model(&self) -> Option<&str> {
+        let granted = || self.session.as_ref()?["model"].as_str();
+        self.model.as_deref().or_else(granted).filter(|model| !model.is_empty())
+    }
+}

@@ -15,7 +15,6 @@ use izwi_types::{TurnEnds, excerpt};
 use serde_json::Value;
 
 use super::beta;
-use super::client_secrets::{first_event, model_of};
 use super::config::{Kind, SessionConfig};
 use super::events::{ClientEvent, Event, ServerEvent, emit, new_id, refuse};
 use super::input::InputBuffer;
@@ -100,8 +99,7 @@ pub(super) fn opened(state: &AppState, opening: Opening) -> Result<(SessionConfi
             return Err(Refusal::invalid("intent", message));
         }
     };
-    let granted = opening.session.as_deref().and_then(model_of);
-    let Some(name) = opening.model.or(granted).filter(|model| !model.is_empty()) else {
+    let Some(name) = opening.named_model().map(str::to_owned) else {
         let config = if transcribes { SessionConfig::transcription(None) } else { SessionConfig::realtime() };
         return Ok((config, None));
     };
@@ -193,7 +191,10 @@ impl Protocol for Session {
     }
 
     fn first_frame(&mut self) -> Option<ClientEvent> {
-        self.granted.take().filter(|_| self.fatal.is_none()).map(|settings| first_event(&settings))
+        self.granted
+            .take()
+            .filter(|_| self.fatal.is_none())
+            .map(|settings| ClientEvent::of_settings(&settings))
     }
 
     fn parse(message: ClientMessage) -> Result<ClientEvent, ApiError> {

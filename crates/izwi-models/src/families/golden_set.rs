@@ -125,10 +125,15 @@ pub(super) fn compare(name: &str, ours: &[f32], theirs: &[f32], tolerance: f32) 
 
 /// Two ways to one result: the same bits where that is promised, within [`TOLERANCE`] on other devices. Both may be empty.
 pub(crate) fn assert_same(name: &str, ours: &[f32], theirs: &[f32]) {
+    assert_near(name, ours, theirs, TOLERANCE);
+}
+
+/// As [`assert_same`], with another tolerance on other devices.
+pub(crate) fn assert_near(name: &str, ours: &[f32], theirs: &[f32], tolerance: f32) {
     if is_bit_exact() || theirs.is_empty() {
         assert!(ours == theirs, "{name}: {} and {} values differ", ours.len(), theirs.len());
     } else {
-        compare(name, ours, theirs, TOLERANCE);
+        compare(name, ours, theirs, tolerance);
     }
 }
 

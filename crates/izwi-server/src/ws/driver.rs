@@ -147,8 +147,7 @@ pub(super) async fn run<P: Protocol>(
     if let Err(told) = driver.protocol.greet(&mut driver.outbox) {
         driver.last_error = told;
     }
-    if let Some(frame) = driver.protocol.first_frame() {
-        let outcome = driver.accept(frame);
+    if let Some(outcome) = driver.protocol.first_frame().map(|frame| driver.accept(frame)) {
         driver.report(outcome);
     }
     driver.serve().await;
@@ -584,8 +583,10 @@ impl<P: Protocol> Driver<P> {
             if let Some(generation) = self.generations.get(at) {
                 record::generated(&generation.engine, &stats, reason);
             }
-            let finish = Finish { reason, stats, is_interrupted, sample_rate_hz };
-            self.end(at, Outcome::Finished(Box::new(finish)));
+            self.end(
+                at,
+                Outcome::Finished(Box::new(Finish { reason, stats, is_interrupted, sample_rate_hz })),
+            );
         }
         ControlFlow::Continue(())
     }
@@ -594,8 +595,7 @@ impl<P: Protocol> Driver<P> {
         if at >= self.generations.len() {
             return;
         }
-        let generation = self.generations.remove(at);
-        self.protocol.end(generation.reply, outcome, &mut self.outbox);
+        self.protocol.end(self.generations.remove(at).reply, outcome, &mut self.outbox);
         let limit = self.state.config().first_audio_timeout;
         self.generations.iter_mut().for_each(|other| other.resume(limit));
         self.touch();

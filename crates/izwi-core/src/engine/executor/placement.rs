@@ -37,7 +37,9 @@ fn free_bytes(choice: DeviceChoice) -> Option<u64> {
             let all = device::metal_gpu()?.working_set_bytes;
             Some(all.saturating_sub(held.unwrap_or(0)) as u64)
         }
-        DeviceChoice::Cuda(_) => device::open(choice).ok().and_then(|device| device::free_bytes(&device)),
+        DeviceChoice::Cuda(_) => {
+            device::open(choice).ok().and_then(|device| device::free_cuda_bytes(&device))
+        }
         DeviceChoice::Metal(_) | DeviceChoice::Auto => None,
     }
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use candle_core::Device;
 
-use super::super::golden_set::{device, is_bit_exact};
+use super::super::golden_set::{device, is_bit_exact, rounds_activations};
 use super::golden::{checkpoint_folder, clip, clips};
 use super::*;
 use izwi_nn::sampling::mix;

@@ -11,7 +11,9 @@ fn declared_sizes_are_near_those_that_are_held() {
         let (declared, embedding) = (model.info.weight_bytes, model.decoder.embedding_bytes());
         assert!((embedding..4 * embedding).contains(&declared), "{declared}, of them {embedding}");
     }
-    assert!(packed.info.weight_bytes < TINY.info.weight_bytes / 3, "9 of 32 bits");
+    // 9 of 32 bits, or 16 where there are no kernels for 8.
+    let share = if rounds_activations() { 1.9 } else { 3.0 };
+    assert!((packed.info.weight_bytes as f64) < TINY.info.weight_bytes as f64 / share);
     // A pass of the decoder is short: the engine's pool need not hold max_seq_len positions for each.
     assert_eq!(SpeechModel::max_positions(&packed), Some(448));
     let window = 2 * 4 * 1_500 * 384 * size_of::<u16>();
