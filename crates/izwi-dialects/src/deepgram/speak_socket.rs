@@ -124,7 +124,7 @@ impl Protocol for Speak {
         }
     }
 
-    fn greet(&mut self, out: &mut Outbox) -> Result<(), String> {
+    fn greet(&mut self, out: &mut Outbox) -> Result<Option<Frame>, String> {
         let model = self.speaker.model();
         out.frame(&Answer::Metadata {
             request_id: self.id.as_str(),
@@ -132,7 +132,7 @@ impl Protocol for Speak {
             model_version: env!("CARGO_PKG_VERSION"),
             model_uuid: model,
         });
-        Ok(())
+        Ok(None)
     }
 
     fn parse(message: ClientMessage) -> Result<Frame, ApiError> {

@@ -178,7 +178,7 @@ impl Protocol for Session {
         }
     }
 
-    fn greet(&mut self, out: &mut Outbox) -> Result<(), String> {
+    fn greet(&mut self, out: &mut Outbox) -> Result<Option<ClientEvent>, String> {
         if self.is_beta {
             out.translate(beta::event);
         }
@@ -187,14 +187,7 @@ impl Protocol for Session {
             return Err(error.message.clone());
         }
         emit(ServerEvent::SessionCreated { session: self.view() }, out);
-        Ok(())
-    }
-
-    fn first_frame(&mut self) -> Option<ClientEvent> {
-        self.granted
-            .take()
-            .filter(|_| self.fatal.is_none())
-            .map(|settings| ClientEvent::of_settings(&settings))
+        Ok(self.granted.take().map(|settings| ClientEvent::of_settings(&settings)))
     }
 
     fn parse(message: ClientMessage) -> Result<ClientEvent, ApiError> {

@@ -144,11 +144,12 @@ pub(super) async fn run<P: Protocol>(
         closing: None,
         last_error: String::new(),
     };
-    if let Err(told) = driver.protocol.greet(&mut driver.outbox) {
-        driver.last_error = told;
-    }
-    if let Some(outcome) = driver.protocol.first_frame().map(|frame| driver.accept(frame)) {
-        driver.report(outcome);
+    match driver.protocol.greet(&mut driver.outbox) {
+        Ok(first) => {
+            let outcome = first.map_or(Ok(()), |frame| driver.accept(frame));
+            driver.report(outcome);
+        }
+        Err(told) => driver.last_error = told,
     }
     driver.serve().await;
     driver.end_handovers();
@@ -583,18 +584,14 @@ impl<P: Protocol> Driver<P> {
             if let Some(generation) = self.generations.get(at) {
                 record::generated(&generation.engine, &stats, reason);
             }
-            self.end(
-                at,
-                Outcome::Finished(Box::new(Finish { reason, stats, is_interrupted, sample_rate_hz })),
-            );
+            let finish = Finish { reason, stats, is_interrupted, sample_rate_hz };
+            self.end(at, Outcome::Finished(Box::new(finish)));
         }
         ControlFlow::Continue(())
     }
 
     fn end(&mut self, at: usize, outcome: Outcome) {
-        if at >= self.generations.len() {
-            return;
-        }
+        let Some(_) = self.generations.get(at) else { return };
         self.protocol.end(self.generations.remove(at).reply, outcome, &mut self.outbox);
         let limit = self.state.config().first_audio_timeout;
         self.generations.iter_mut().for_each(|other| other.resume(limit));

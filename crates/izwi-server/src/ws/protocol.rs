@@ -179,17 +179,13 @@ pub trait Protocol: Sized + Send + 'static {
     /// A session that begins.
     fn new(state: &AppState, identity: Identity, opening: Self::Opening) -> Self;
 
-    /// A frame that is received before the client's first: settings that the server has for the session.
-    fn first_frame(&mut self) -> Option<Self::Frame> {
-        None
-    }
-
-    /// Writes the frames that greet a client, if it is greeted before its first frame.
+    /// Writes the frames that greet a client, if it is greeted before its first frame. Returns a frame that is received before
+    /// that one: settings that the server has for the session.
     ///
     /// # Errors
     /// The error that was written, if the session is refused.
-    fn greet(&mut self, _out: &mut Outbox) -> Result<(), String> {
-        Ok(())
+    fn greet(&mut self, _out: &mut Outbox) -> Result<Option<Self::Frame>, String> {
+        Ok(None)
     }
 
     /// Reads a message.
