@@ -10,7 +10,8 @@ import { browser, failure, folder, names, open, part, passed, url } from "./page
 const [pipeline, listener] = names;
 
 // Calls the server from the page; what happens there is in `globalThis`.
-// With the silence that ends a turn the session comes in a form with the offer; without, the offer comes alone.
+// With the silence that ends a turn the session comes in a form with the offer; without, the offer comes alone, with a client secret
+// that has the session.
 async function call(page, silence = null) {
   await page.context().grantPermissions(["microphone"]);
   const status = await page.evaluate(
@@ -41,9 +42,13 @@ async function call(page, silence = null) {
       const turns = { type: "server_vad", silence_duration_ms: silence };
       const input = { format: { type: "audio/pcm", rate: 24_000 }, transcription: { model: listener }, turn_detection: turns };
       form.append("session", JSON.stringify({ type: "realtime", model: pipeline, audio: { input } }));
-      const alone = { body: offer, headers: { "content-type": "application/sdp" } };
-      const path = silence ? "/v1/realtime/calls" : `/v1/realtime/calls?model=${pipeline}`;
-      const response = await fetch(path, { method: "POST", ...(silence ? { body: form } : alone) });
+      const alone = async () => {
+        const body = JSON.stringify({ session: { type: "realtime", model: pipeline, instructions: "Be brief." } });
+        const headers = { "content-type": "application/json" };
+        const { value } = await (await fetch("/v1/realtime/client_secrets", { method: "POST", body, headers })).json();
+        return { body: offer, headers: { "content-type": "application/sdp", authorization: `Bearer ${value}` } };
+      };
+      const response = await fetch("/v1/realtime/calls", { method: "POST", ...(silence ? { body: form } : await alone()) });
       const sdp = await response.text();
       if (response.ok) await peer.setRemoteDescription({ type: "answer", sdp });
       return [response.status, response.headers.get("content-type"), response.headers.get("location"), sdp];
@@ -133,6 +138,8 @@ const parts = {
 
   async interrupts(page) {
     await call(page);
+    assert.equal((await event(page, "session.updated")).session.instructions, "Be brief.");
+    passed("a client secret opens a call with its session");
     const cleared = await event(page, "output_audio_buffer.cleared");
     const truncated = await event(page, "conversation.item.truncated");
     const started = await event(page, "output_audio_buffer.started");

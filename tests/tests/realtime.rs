@@ -392,6 +392,11 @@ async fn with_key(server: &TestServer, query: &str, key: &str) -> Result<Session
     Session::open_with(request).await
 }
 
+/// A client secret that no server has issued.
+fn unknown_secret() -> String {
+    format!("ek_{}", "0".repeat(64))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Result<()> {
     let key = "open-sesame-1234";
@@ -421,7 +426,7 @@ async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Res
     let models = reqwest::Client::new().get(server.url("/v1/models")).bearer_auth(value);
     let refused = guarded(models.send()).await??;
     ensure!(refused.status() == 401 && refused.text().await?.contains("client secret"));
-    ensure!(with_key(&server, "", &value.replace(&value[5..9], "0000")).await.is_err());
+    ensure!(with_key(&server, "", &unknown_secret()).await.is_err());
 
     for (body, param) in [
         (json!({"expires_after": {"anchor": "now"}}), "expires_after.anchor"),
@@ -430,6 +435,7 @@ async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Res
         (json!({"session": {"type": "translation"}}), "session.type"),
         (json!({"session": {"output_modalities": ["smell"]}}), "session.output_modalities"),
         (json!({"session": 7}), "session"),
+        (json!({"session": {"instructions": "a".repeat(64 << 10)}}), "session"),
     ] {
         let (status, error) = create(key, body.clone()).await?;
         ensure!((400..=404).contains(&status) && error["error"]["param"] == param, "{body}: {error}");
@@ -447,7 +453,7 @@ async fn a_server_without_a_key_refuses_client_secrets_that_ended_and_no_other_k
     session.expect("session.created").await?;
     // The server has no model for it, which is told, and the client may go on.
     ensure!(session.frame().await?["type"] == "error");
-    ensure!(with_key(&server, "", &value.replace(&value[5..9], "0000")).await.is_err());
+    ensure!(with_key(&server, "", &unknown_secret()).await.is_err());
     with_key(&server, "", "ek_anything").await?.expect("session.created").await?;
     Ok(())
 }

@@ -24,6 +24,8 @@ const ROUTES: &[&str] = &["/v1/realtime", "/v1/realtime/calls"];
 /// Seconds of a secret. <https://platform.openai.com/docs/api-reference/realtime-sessions/create-realtime-client-secret>
 const SECONDS: RangeInclusive<u64> = 10..=7_200;
 const DEFAULT_SECONDS: u64 = 600;
+/// Bytes of a session as JSON: the server keeps it as long as the secret.
+const MAX_SESSION_BYTES: usize = 64 << 10;
 
 /// What a secret is for.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -41,7 +43,8 @@ pub(super) struct NewSecret {
 pub(super) struct ExpiresAfter {
     /// `created_at`, the only one.
     anchor: Option<String>,
-    /// Seconds from then, 10 to 7200; 600 without it.
+    /// Seconds from then; 600 without it.
+    #[schema(minimum = 10, maximum = 7200)]
     seconds: Option<u64>,
 }
 
@@ -74,6 +77,11 @@ pub(super) async fn create(
     let body: NewSecret = parse_json(&upload::read_plain_json(request, &state).await?)?;
     let seconds = seconds(body.expires_after)?;
     let settings = body.session.unwrap_or_else(|| json!({}));
+    if settings.to_string().len() > MAX_SESSION_BYTES {
+        let message =
+            format!("session has more than {MAX_SESSION_BYTES} bytes; send the rest by session.update");
+        return Err(ApiError::invalid("session", message));
+    }
     let session = view(&state, &settings).map_err(Refusal::into_error)?;
     let (now, lifetime) = (Instant::now(), Duration::from_secs(seconds));
     let value = state.client_secrets().issue(ROUTES, settings, now, now + lifetime);
