@@ -107,9 +107,8 @@ pub(crate) async fn check_key(
     let now = Instant::now();
     let route = request.uri().path();
     let secrets: Vec<&str> = given_keys(request.headers()).filter(|key| is_client_secret(key)).collect();
-    let granted = secrets.iter().find_map(|secret| state.client_secrets().find(secret, route, now));
     let has_secret = !secrets.is_empty();
-    if let Some(granted) = granted {
+    if let Some(granted) = secrets.iter().find_map(|secret| state.client_secrets().find(secret, route, now)) {
         let mut request = request;
         request.extensions_mut().insert(granted);
         return next.run(request).await;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::key::digest;
+use super::key::{digest, random_digits};
 
 /// What secrets begin with, as those of OpenAI: its clients for browsers send no other key.
 const PREFIX: &str = "ek_";
@@ -53,7 +53,7 @@ impl ClientSecrets {
         if valid.len() >= MAX_SECRETS {
             return None;
         }
-        let secret = format!("{PREFIX}{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let secret = format!("{PREFIX}{}", random_digits());
         valid.insert(digest(secret.as_bytes()), Grant { routes, settings: Arc::new(settings), until });
         Some(secret)
     }

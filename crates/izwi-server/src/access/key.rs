@@ -102,6 +102,11 @@ fn subprotocol_key(headers: &HeaderMap) -> Option<&str> {
     names.find_map(|name| SUBPROTOCOL_KEYS.iter().find_map(|prefix| name.strip_prefix(prefix)))
 }
 
+/// 64 hexadecimal digits that nobody guesses.
+pub(super) fn random_digits() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}
+
 pub(super) fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }

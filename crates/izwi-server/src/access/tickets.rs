@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::key::digest;
+use super::key::{digest, random_digits};
 
 /// How long a ticket is valid.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ impl Tickets {
         if valid.len() >= MAX_TICKETS {
             return None;
         }
-        let ticket = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let ticket = random_digits();
         valid.insert(digest(ticket.as_bytes()), now + LIFETIME);
         Some(ticket)
     }

@@ -144,13 +144,9 @@ pub(super) async fn run<P: Protocol>(
         closing: None,
         last_error: String::new(),
     };
-    match driver.protocol.greet(&mut driver.outbox) {
-        Ok(first) => {
-            let outcome = first.map_or(Ok(()), |frame| driver.accept(frame));
-            driver.report(outcome);
-        }
-        Err(told) => driver.last_error = told,
-    }
+    let first = driver.protocol.greet(&mut driver.outbox).map_err(|told| driver.last_error = told);
+    let outcome = first.ok().flatten().map_or(Ok(()), |frame| driver.accept(frame));
+    driver.report(outcome);
     driver.serve().await;
     driver.end_handovers();
 }
@@ -591,8 +587,11 @@ impl<P: Protocol> Driver<P> {
     }
 
     fn end(&mut self, at: usize, outcome: Outcome) {
-        let Some(_) = self.generations.get(at) else { return };
-        self.protocol.end(self.generations.remove(at).reply, outcome, &mut self.outbox);
+        if at >= self.generations.len() {
+            return;
+        }
+        let generation = self.generations.remove(at);
+        self.protocol.end(generation.reply, outcome, &mut self.outbox);
         let limit = self.state.config().first_audio_timeout;
         self.generations.iter_mut().for_each(|other| other.resume(limit));
         self.touch();
