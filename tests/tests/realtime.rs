@@ -398,7 +398,7 @@ fn unknown_secret() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Result<()> {
+async fn a_client_secret_opens_sessions_with_its_settings_until_it_expires() -> Result<()> {
     let key = "open-sesame-1234";
     let keyed = Setup::converser("realtime-secrets").server(|server| server.api_key = Some(key.to_owned()));
     let server = keyed.start().await?;
@@ -421,7 +421,7 @@ async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Res
         ensure!(updated["session"]["model"] == "realtime-secrets", "{updated}");
     }
 
-    // It opens nothing else, makes no other, and one that ended or never was opens nothing.
+    // It opens nothing else and creates no other, and an unknown one opens nothing.
     ensure!(create(value, json!({})).await?.0 == 401);
     let models = reqwest::Client::new().get(server.url("/v1/models")).bearer_auth(value);
     let refused = guarded(models.send()).await??;
@@ -444,7 +444,7 @@ async fn a_client_secret_opens_sessions_with_its_settings_until_it_ends() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_a_key_refuses_client_secrets_that_ended_and_no_other_key() -> Result<()> {
+async fn a_server_without_a_key_refuses_expired_client_secrets_and_no_other_key() -> Result<()> {
     let server = Setup::converser("realtime-secrets-open").start().await?;
     let body = json!({"session": {"type": "transcription"}});
     let secret: Value = server.post("/v1/realtime/client_secrets", &body).await?.json().await?;

@@ -18,7 +18,7 @@ pub fn open(index: usize) -> Result<Device> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(device) = &device {
         // SAFETY: events order the uses of a tensor on several streams; this device has one.
-        #[expect(unsafe_code, reason = "two events for each tensor take nearly half of a step")]
+        #[expect(unsafe_code, reason = "event tracking takes nearly half of a step")]
         unsafe {
             device.disable_event_tracking();
         }

@@ -89,7 +89,7 @@ pub enum ApiError {
     )]
     Unauthorized,
     /// The key is a client secret that opens nothing here.
-    #[error("the client secret has ended, or does not open this route; create another")]
+    #[error("the client secret has expired, or does not open this route; create another")]
     ClientSecretRefused,
     /// The peer has sent too many wrong keys.
     #[error("too many wrong api keys from this address; wait, and send the right one")]

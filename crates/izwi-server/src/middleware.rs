@@ -98,7 +98,7 @@ pub(crate) async fn check_host_and_origin(
 }
 
 /// Middleware: requires the key, a client secret or, for a WebSocket, a ticket, if a key is set. Without one a client secret
-/// must be valid all the same: it has settings. A peer that has sent too many wrong keys is refused for a while.
+/// must be valid too, since its session would lack its settings. A peer that has sent too many wrong keys is refused for a while.
 pub(crate) async fn check_key(
     State((state, dialects)): State<(AppState, Dialects)>,
     request: Request,

@@ -110,7 +110,7 @@ impl AppState {
         &self.inner.tickets
     }
 
-    /// The keys that pages may have.
+    /// The short-lived keys for browsers.
     pub fn client_secrets(&self) -> &ClientSecrets {
         &self.inner.client_secrets
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/realtime/client_secrets`: a key for a page, and the settings that its sessions begin with.
+//! `POST /v1/realtime/client_secrets`: a short-lived key for a browser, and the settings that its sessions begin with.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use super::opening::Opening;
 use super::refusal::Refusal;
 use super::session::opened;
 
-/// Routes that a secret opens.
+/// Routes that a client secret opens.
 const ROUTES: &[&str] = &["/v1/realtime", "/v1/realtime/calls"];
-/// Seconds of a secret. <https://platform.openai.com/docs/api-reference/realtime-sessions/create-realtime-client-secret>
+/// Seconds until a client secret expires. <https://platform.openai.com/docs/api-reference/realtime-sessions/create-realtime-client-secret>
 const SECONDS: RangeInclusive<u64> = 10..=7_200;
 const DEFAULT_SECONDS: u64 = 600;
 /// Bytes of a session as JSON: the server keeps it as long as the secret.
 const MAX_SESSION_BYTES: usize = 64 << 10;
 
-/// What a secret is for.
+/// How long a client secret is valid, and for which session.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(expecting = "an object")]
 pub(super) struct NewSecret {
@@ -37,7 +37,7 @@ pub(super) struct NewSecret {
     session: Option<Value>,
 }
 
-/// When a secret ends.
+/// When a client secret expires.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(expecting = "an object")]
 pub(super) struct ExpiresAfter {
@@ -48,7 +48,7 @@ pub(super) struct ExpiresAfter {
     seconds: Option<u64>,
 }
 
-/// A key for a page.
+/// A client secret.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ClientSecret {
     value: String,
@@ -59,16 +59,16 @@ pub(super) struct ClientSecret {
     session: Value,
 }
 
-/// A key for a page that talks to the Realtime API of OpenAI
+/// Client secret of the Realtime API of OpenAI
 ///
-/// The key opens `/v1/realtime` and `/v1/realtime/calls` until it ends, any number of times, in place of the API key, which a
-/// page should not have. Its sessions begin with `session`.
+/// A short-lived key that opens `/v1/realtime` and `/v1/realtime/calls`, any number of times, in place of the API key, which a
+/// browser should not have. Its sessions begin with `session`.
 #[utoipa::path(
     post,
     path = "/v1/realtime/client_secrets",
     tag = "dialects",
     request_body = NewSecret,
-    responses((status = 200, description = "The key.", body = ClientSecret), SessionRefusals),
+    responses((status = 200, description = "The client secret.", body = ClientSecret), SessionRefusals),
 )]
 pub(super) async fn create(
     State(state): State<AppState>,

@@ -1,5 +1,5 @@
-//! Client secrets: keys that a page may have. Each opens the routes of one interface for some time, and carries settings
-//! that the page cannot change before it begins. Knows no route.
+//! Client secrets: short-lived keys for browsers. Each opens the routes of one interface until it expires, and has settings
+//! that sessions begin with. Knows no route.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::key::{digest, random_digits};
 
-/// What secrets begin with, as those of OpenAI: its clients for browsers send no other key.
+/// Of every secret, as OpenAI has it: its clients for browsers send no other key.
 const PREFIX: &str = "ek_";
-/// Bytes after the prefix.
+/// Hexadecimal digits after the prefix.
 const DIGITS: usize = 64;
 /// The most valid secrets.
 const MAX_SECRETS: usize = 1_024;
 
-/// Whether a key has the form of a secret: then it was one, whatever became of it.
+/// Whether a key has the form of a client secret, valid or not.
 pub(crate) fn is_client_secret(key: &str) -> bool {
     let digits = key.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -28,7 +28,7 @@ struct Grant {
     /// Routes that it opens.
     routes: &'static [&'static str],
     settings: Arc<Value>,
-    until: Instant,
+    expires_at: Instant,
 }
 
 /// The settings of the secret that opened a route, as an extension of the request.
@@ -40,21 +40,21 @@ pub struct Granted(pub Arc<Value>);
 pub struct ClientSecrets(Mutex<HashMap<[u8; 32], Grant>>);
 
 impl ClientSecrets {
-    /// A new secret that opens `routes` until then; `None` if too many are valid.
+    /// A new secret that opens `routes` until it expires; `None` if too many are valid.
     pub fn issue(
         &self,
         routes: &'static [&'static str],
         settings: Value,
         now: Instant,
-        until: Instant,
+        expires_at: Instant,
     ) -> Option<String> {
         let mut valid = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        valid.retain(|_, grant| grant.until > now);
+        valid.retain(|_, grant| grant.expires_at > now);
         if valid.len() >= MAX_SECRETS {
             return None;
         }
         let secret = format!("{PREFIX}{}", random_digits());
-        valid.insert(digest(secret.as_bytes()), Grant { routes, settings: Arc::new(settings), until });
+        valid.insert(digest(secret.as_bytes()), Grant { routes, settings: Arc::new(settings), expires_at });
         Some(secret)
     }
 
@@ -62,7 +62,8 @@ impl ClientSecrets {
     pub(crate) fn find(&self, secret: &str, route: &str, now: Instant) -> Option<Granted> {
         let valid = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let grant = valid.get(&digest(secret.as_bytes()))?;
-        (grant.until > now && grant.routes.contains(&route)).then(|| Granted(Arc::clone(&grant.settings)))
+        (grant.expires_at > now && grant.routes.contains(&route))
+            .then(|| Granted(Arc::clone(&grant.settings)))
     }
 }
 
@@ -75,7 +76,7 @@ mod tests {
     const ROUTES: &[&str] = &["/a", "/b"];
 
     #[test]
-    fn a_secret_opens_its_routes_until_it_ends() {
+    fn a_secret_opens_its_routes_until_it_expires() {
         let secrets = ClientSecrets::default();
         let now = Instant::now();
         let until = now + Duration::from_secs(10);
@@ -99,6 +100,6 @@ mod tests {
         let issue = |now: Instant| secrets.issue(ROUTES, Value::Null, now, until + Duration::from_secs(10));
         assert!((0..MAX_SECRETS).all(|_| secrets.issue(ROUTES, Value::Null, now, until).is_some()));
         assert_eq!(issue(now), None);
-        assert!(issue(until).is_some(), "ended ones make room");
+        assert!(issue(until).is_some(), "expired ones make room");
     }
 }
