@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the report is this program's output")]
 
+mod arriving;
 mod conversation;
 mod rttm;
 mod score;
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use izwi_audio::wav;
 use izwi_benches::{clips, engines};
-use izwi_core::engine::EngineCoreRequest;
+use izwi_core::engine::{Engine, EngineCoreRequest};
 use izwi_tests::Dice;
 
 use self::rttm::Turn;
@@ -73,6 +74,9 @@ struct Score {
     /// Compute threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Score what is told while the recording arrives, of each second when it has arrived; and what is told of it at last
+    #[arg(long)]
+    live: bool,
     /// Fail if the error rate of all without a collar is above this, in percent
     #[arg(long)]
     at_most: Option<f64>,
@@ -111,43 +115,64 @@ impl Score {
         let pairs = pairs(&self.folder)?;
         ensure!(!pairs.is_empty(), "{} has no recording with an RTTM file", self.folder.display());
         let engine = engines::load(&self.model, self.threads).await?;
-        println!("| recording | s | speakers found | of | DER, no collar | DER, collar 0.25 s | RTF |");
-        println!("|---|---|---|---|---|---|---|");
-        let mut all = [Errors::default(); 2];
+        let [heard, of] = if self.live { ["told", "told at last"] } else { ["found", ""] };
+        println!(
+            "| recording | s | speakers {heard} | of | DER, no collar | DER, collar 0.25 s | RTF | {of} |"
+        );
+        println!("|---|---|---|---|---|---|---|---|");
+        let mut all = [Errors::default(); 3];
         let (mut right, mut took_s, mut audio_s) = (0, 0.0, 0.0);
         for (recording, truth) in &pairs {
             let truth = rttm::read(truth)?;
-            let file = std::fs::read(recording)?;
             let begun = Instant::now();
-            let output = engine.generate(EngineCoreRequest::diarization(file)).await?;
+            let Heard { found, last, length_s } = self.hear(&engine, recording).await?;
             let own_s = begun.elapsed().as_secs_f64();
-            let found: Vec<Turn> =
-                output.transcript.unwrap_or_default().segments.iter().filter_map(Turn::of).collect();
-            let length_s = output.stats.audio_duration.as_secs_f64();
-            let errors = [0.0, 0.25].map(|collar_s| score::compare(&truth, &found, collar_s));
+            let plain = |found: &[Turn]| score::compare(&truth, found, 0.0);
+            let last = last.map(|last| plain(&last));
+            let errors = [plain(&found), score::compare(&truth, &found, 0.25), last.unwrap_or_default()];
             let [of, heard] = [&truth, &found].map(|turns| rttm::speakers(turns).len());
             all.iter_mut().zip(errors).for_each(|(sum, own)| *sum += own);
             right += usize::from(of == heard);
             took_s += own_s;
             audio_s += length_s;
-            let [plain, collar] = errors.map(|errors| errors.rate());
+            let [plain, collar, _] = errors.map(|errors| errors.rate());
+            let last = last.map(|last| format!("{:.1} %", last.rate())).unwrap_or_default();
             let name = recording.file_stem().unwrap_or_default().to_string_lossy();
             println!(
-                "| {name} | {length_s:.0} | {heard} | {of} | {plain:.1} % | {collar:.1} % | {:.3} |",
+                "| {name} | {length_s:.0} | {heard} | {of} | {plain:.1} % | {collar:.1} % | {:.3} | {last} |",
                 own_s / length_s
             );
         }
-        let [plain, collar] = all.map(|errors| errors.rate());
+        let [plain, collar, last] = all.map(|errors| errors.rate());
+        let last = if self.live { format!("**{last:.1} %**") } else { String::new() };
         println!(
-            "| **all** | {audio_s:.0} | right in {right} | {} | **{plain:.1} %** | **{collar:.1} %** | {:.3} |",
+            "| **all** | {audio_s:.0} | right in {right} | {} | **{plain:.1} %** | **{collar:.1} %** | {:.3} | {last} |",
             pairs.len(),
             took_s / audio_s
         );
-        let [errors, _] = all;
+        let [errors, ..] = all;
         println!("\nNo collar: {}.", errors.parts());
         ensure!(self.at_most.is_none_or(|most| plain <= most), "the error rate is {plain:.1} %");
         Ok(())
     }
+
+    async fn hear(&self, engine: &Engine, recording: &Path) -> Result<Heard> {
+        if self.live {
+            return arriving::hear(engine, &clips::samples(recording)?).await;
+        }
+        let output = engine.generate(EngineCoreRequest::diarization(std::fs::read(recording)?)).await?;
+        let segments = output.transcript.unwrap_or_default().segments;
+        let length_s = output.stats.audio_duration.as_secs_f64();
+        Ok(Heard { found: segments.iter().filter_map(Turn::of).collect(), last: None, length_s })
+    }
+}
+
+/// What a model tells of a recording.
+struct Heard {
+    found: Vec<Turn>,
+    /// Of one that arrives: what is told of it at last.
+    last: Option<Vec<Turn>>,
+    length_s: f64,
 }
 
 /// The recordings of a folder that have an RTTM file, by their names.

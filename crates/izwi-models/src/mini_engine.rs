@@ -4,8 +4,9 @@
 use crate::families::golden_set;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use izwi_nn::kv_pool::KvPool;
-use izwi_types::Segment;
-use izwi_types::{Emission, Prepared, Work};
+use izwi_types::{
+    AudioProgress, Emission, Input, ListenInput, PrepareLimits, Prepared, Segment, Work, take_turns,
+};
 
 /// Blocks of the pool.
 const BLOCKS: usize = 512;
@@ -191,4 +192,55 @@ fn size_of(work: &Work) -> usize {
         Work::Units(units) | Work::Encoder(units) => units.first().copied().unwrap_or(0),
         Work::Chunks { chunk, .. } => *chunk,
     }
+}
+
+/// What is told of audio that is appended in pieces of `sizes` samples, repeated.
+pub(crate) fn arriving(
+    model: &dyn SpeechModel,
+    limits: &PrepareLimits,
+    chunk_ms: u32,
+    mut rest: &[f32],
+    sizes: &[usize],
+) -> Vec<Segment> {
+    let input = ListenInput { chunk_ms: Some(chunk_ms), ..ListenInput::plain([].into()) };
+    let prepared = model.prepare(&Input::Listen(input), limits).unwrap();
+    let Work::Chunks { longest, .. } = prepared.work else { panic!("{:?}", prepared.work) };
+    let mut kv = KvPool::new(None, 1, 8, &golden_set::device()).unwrap();
+    let (mut state, mut start, mut segments) = (model.start(&prepared), 0, Vec::new());
+    for size in sizes.iter().cycle() {
+        let (piece, others) = rest.split_at((*size).min(rest.len()));
+        let AudioProgress { positions, waiting } =
+            model.append_audio(&prepared, piece, others.is_empty()).unwrap();
+        rest = others;
+        // What is computed is forgotten: at most the pieces of a step and what the next sees wait.
+        assert!(waiting <= 2 * piece.len() + 160 * 8 * (longest + 150), "{waiting}");
+        while start < positions {
+            let num_tokens = (positions - start).min(longest);
+            let mut entry = [BatchEntry {
+                prepared: &prepared,
+                state: &mut state,
+                start,
+                begins: start == 0,
+                num_tokens,
+                block_table: &[],
+                branch_tables: &[],
+            }];
+            let output = model.forward(&mut kv, &mut entry).unwrap().remove(0).unwrap();
+            start += num_tokens;
+            segments.extend(output.segments);
+            if output.finished {
+                assert!(rest.is_empty() && start == positions);
+                return segments;
+            }
+        }
+        assert!(!rest.is_empty(), "the end of the audio ends it");
+    }
+    segments
+}
+
+/// The turns that are told at last, of audio that arrives.
+pub(crate) fn settled(told: Vec<Segment>) -> Vec<Segment> {
+    let mut turns = Vec::new();
+    take_turns(&mut turns, told);
+    turns
 }

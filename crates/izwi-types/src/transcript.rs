@@ -56,6 +56,38 @@ pub struct Segment {
     pub end_of_turn: Option<f32>,
 }
 
+impl Segment {
+    /// Of speakers in audio that arrives: no turn, but where what was told before ends, since all turns from there on follow as they
+    /// are known now, and how far the audio is heard. A turn that began before goes on where one of its speaker follows.
+    #[must_use]
+    pub fn revision(start_s: f64, heard_s: f64) -> Self {
+        Self { start_s, end_s: heard_s, ..Self::default() }
+    }
+
+    /// Whether it is a [revision](Self::revision), among turns of speakers.
+    pub fn is_revision(&self) -> bool {
+        self.speaker.is_none()
+    }
+}
+
+/// Takes what is told of speakers in audio that arrives: turns, and [revisions](Segment::revision) of those before. A turn that goes
+/// on after a revision is one.
+pub fn take_turns(turns: &mut Vec<Segment>, told: impl IntoIterator<Item = Segment>) {
+    for segment in told {
+        if segment.is_revision() {
+            turns.retain(|turn| turn.start_s < segment.start_s);
+            turns.iter_mut().for_each(|turn| turn.end_s = turn.end_s.min(segment.start_s));
+            continue;
+        }
+        let before = turns.iter_mut().rev().find(|turn| turn.speaker == segment.speaker);
+        match before.filter(|turn| turn.end_s >= segment.start_s) {
+            Some(turn) => turn.end_s = turn.end_s.max(segment.end_s),
+            None => turns.push(segment),
+        }
+    }
+    turns.sort_by(|a, b| a.start_s.total_cmp(&b.start_s).then(a.speaker.cmp(&b.speaker)));
+}
+
 /// A text token of a transcript and its log-probability.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenLogprob {
@@ -83,4 +115,25 @@ pub struct Word {
     pub end_s: f64,
     /// Mean probability of its tokens.
     pub probability: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_cut_where_they_are_told_again() {
+        let turn = |start_s, end_s, speaker| Segment {
+            start_s,
+            end_s,
+            speaker: Some(speaker),
+            ..Segment::default()
+        };
+        let mut turns = Vec::new();
+        take_turns(&mut turns, [Segment::revision(0.0, 10.0), turn(1.0, 8.0, 0), turn(7.0, 9.0, 1)]);
+        take_turns(&mut turns, [Segment::revision(7.5, 12.0), turn(7.5, 12.0, 0), turn(11.0, 12.0, 1)]);
+        assert_eq!(turns, [turn(1.0, 12.0, 0), turn(7.0, 7.5, 1), turn(11.0, 12.0, 1)]);
+        take_turns(&mut turns, [Segment::revision(0.0, 13.0), turn(1.0, 12.5, 3)]);
+        assert_eq!(turns, [turn(1.0, 12.5, 3)]);
+    }
 }

@@ -159,6 +159,12 @@ impl EngineCoreRequest {
         Self { audio_input: Some(audio.into()), ..Self::new(Task::Diarize) }
     }
 
+    /// Who speaks in audio that arrives: turns as they are known so far, and [revisions](crate::engine::Segment::revision) of those
+    /// that were told before.
+    pub fn live_diarization(audio: AudioStream) -> Self {
+        Self { audio_stream: Some(audio), streaming: true, ..Self::new(Task::Diarize) }
+    }
+
     /// The request for who speaks in the recording of this one, with the options of that, which this one loses.
     #[must_use]
     pub fn split_diarization(&mut self) -> Self {

@@ -1,16 +1,26 @@
-//! Vectors of voices to speakers: near ones are joined, a mixture model drops speakers that others explain, and each voice of a
+//! Vectors of voices to speakers: near ones are joined, a mixture model may drop speakers that others explain, and each voice of a
 //! window goes to another speaker. Knows no tensor and no audio.
 //!
 //! Sources: `VBxClustering` and `cluster_vbx` of the Python package `pyannote.audio` 4.0; <https://arxiv.org/abs/2012.14952>.
 
+use std::borrow::Borrow;
 use std::f64::consts::TAU;
 
 use super::config::Clustering;
+use super::grouping::{Linkage, groups, unit};
 use super::plda::Plda;
-use super::segmentation::SPEAKERS;
+use super::segmentation::{FRAMES, SPEAKERS};
 
 /// The most vectors that speakers are learned from: more are thinned out evenly.
 pub(super) const MAX_LEARNED: usize = 4_096;
+/// The share of a window that a voice is heard alone, from which on speakers are learned from it: 1 / 5 by the mixture model, and of
+/// groups 1 / 10.
+const CLEAR_PART: usize = 5;
+const CLEAR_PART_OF_GROUPS: usize = 10;
+/// A group of less than 1 / 50 of few vectors is no speaker.
+const LEAST_PART: usize = 50;
+/// How often centres of groups are learned again from what is nearest to them.
+const REFINED: usize = 2;
 /// Steps of the mixture model, the least gain of one, and how sure it is of the groups that it starts with.
 const STEPS: usize = 20;
 const LEAST_GAIN: f64 = 1e-4;
@@ -25,130 +35,144 @@ pub(super) struct Voice {
     pub(super) window: usize,
     /// Its place in the window.
     pub(super) place: usize,
-    /// Whether enough of it is heard alone.
-    pub(super) is_clear: bool,
+    /// Frames in which it is heard alone.
+    pub(super) alone: usize,
     pub(super) vector: Vec<f32>,
 }
 
-/// The speaker of each voice, of at most so many, counted from 0 without order; `None` where the window has more voices than there are
-/// speakers.
-pub(super) fn speakers(
-    voices: &[Voice],
-    plda: &Plda,
-    settings: &Clustering,
-    max_speakers: usize,
-) -> Vec<Option<usize>> {
-    let clear: Vec<&[f32]> =
-        voices.iter().filter(|voice| voice.is_clear).map(|voice| &voice.vector[..]).collect();
-    if clear.len() < 2 {
-        return vec![Some(0); voices.len()];
+impl Voice {
+    /// Whether one part in so many of its window is heard of it alone.
+    pub(super) fn is_clear(&self, part: usize) -> bool {
+        self.alone * part >= FRAMES
     }
-    let every = clear.len().div_ceil(MAX_LEARNED);
-    let learned: Vec<&[f32]> = clear.into_iter().step_by(every).collect();
-    let groups = joined(&learned, settings.threshold);
-    let vectors: Vec<Vec<f64>> = learned.iter().map(|vector| plda.transform(vector)).collect();
-    let (shares, weights) = mixture(&vectors, &groups, &plda.spread, settings);
-    let kept: Vec<usize> = (0..weights.len()).filter(|&speaker| weights[speaker] > LEAST_SHARE).collect();
-    let centres = kept.iter().map(|&speaker| centre(&learned, &shares, speaker)).collect();
-    let centres = merged(centres, kept.iter().map(|&speaker| weights[speaker]).collect(), max_speakers);
+}
+
+impl Clustering {
+    /// Whether speakers are learned from a voice.
+    pub(super) fn is_clear(&self, voice: &Voice) -> bool {
+        voice.is_clear(match self {
+            Self::Vbx { .. } => CLEAR_PART,
+            Self::Agglomerative { .. } => CLEAR_PART_OF_GROUPS,
+        })
+    }
+}
+
+/// The speakers of a recording.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Speakers {
+    /// What the vectors of each have in common.
+    centres: Vec<Vec<f64>>,
+}
+
+impl Speakers {
+    /// Learns at most `most` speakers from at most `most_learned` voices.
+    pub(super) fn learn(
+        voices: &[Voice],
+        (plda, settings): (&Plda, &Clustering),
+        most: usize,
+        most_learned: usize,
+    ) -> Self {
+        let clear: Vec<&Voice> = voices.iter().filter(|voice| settings.is_clear(voice)).collect();
+        if clear.len() < 2 {
+            return Self::default();
+        }
+        let every = clear.len().div_ceil(most_learned);
+        let learned: Vec<&Voice> = clear.into_iter().step_by(every).collect();
+        let (centres, weights) = match *settings {
+            Clustering::Vbx { threshold, vector_weight, speaker_weight } => {
+                of_mixture(&learned, plda, threshold, (vector_weight, speaker_weight))
+            }
+            Clustering::Agglomerative { threshold, least } => of_groups(&learned, threshold, least),
+        };
+        Self { centres: merged(centres, weights, most) }
+    }
+
+    /// How many there are; at least one speaks wherever somebody does.
+    pub(super) fn count(&self) -> usize {
+        self.centres.len().max(1)
+    }
+
+    /// The speaker of each voice, counted from 0 without order; `None` where its window has more voices than there are speakers.
+    pub(super) fn of(&self, voices: &[Voice]) -> Vec<Option<usize>> {
+        if self.centres.is_empty() {
+            return vec![Some(0); voices.len()];
+        }
+        named(voices, &self.centres)
+    }
+
+    /// How alike a voice is to the speaker that it is most like: a cosine.
+    pub(super) fn likeness(&self, voice: &Voice) -> f64 {
+        let cosines = self.centres.iter().map(|centre| cosine(&voice.vector, centre));
+        cosines.fold(f64::NEG_INFINITY, f64::max)
+    }
+}
+
+/// The column of each voice among `centres`, of which the voices of a window take different ones.
+fn named<V: Borrow<Voice>>(voices: &[V], centres: &[Vec<f64>]) -> Vec<Option<usize>> {
     let mut found = Vec::with_capacity(voices.len());
-    for window in voices.chunk_by(|one, other| one.window == other.window) {
-        let likeness: Vec<Vec<f64>> = window
-            .iter()
-            .map(|voice| centres.iter().map(|centre| cosine(&voice.vector, centre)).collect())
-            .collect();
-        found.extend(assigned(&likeness));
+    for window in voices.chunk_by(|one, other| one.borrow().window == other.borrow().window) {
+        let cosines =
+            |voice: &V| centres.iter().map(|centre| cosine(&voice.borrow().vector, centre)).collect();
+        found.extend(assigned(&window.iter().map(cosines).collect::<Vec<_>>()));
     }
     found
 }
 
-/// The group of each vector: agglomerative clustering by the distance of centroids, as `linkage` and `fcluster` of SciPy do it.
-/// Vectors are brought to length 1.
-fn joined(vectors: &[&[f32]], threshold: f64) -> Vec<usize> {
-    let count = vectors.len();
-    let unit: Vec<Vec<f64>> = vectors
+/// Centres and weights of the speakers that a mixture model keeps.
+fn of_mixture(
+    learned: &[&Voice],
+    plda: &Plda,
+    threshold: f64,
+    settings: (f64, f64),
+) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let raw: Vec<&[f32]> = learned.iter().map(|voice| &voice.vector[..]).collect();
+    let unit: Vec<Vec<f64>> = raw.iter().map(|vector| unit(vector)).collect();
+    let groups = groups(&unit, Linkage::Centroid, threshold);
+    let vectors: Vec<Vec<f64>> = raw.iter().map(|vector| plda.transform(vector)).collect();
+    let (shares, weights) = mixture(&vectors, &groups, &plda.spread, settings);
+    let kept: Vec<usize> = (0..weights.len()).filter(|&speaker| weights[speaker] > LEAST_SHARE).collect();
+    let centres = kept.iter().map(|&speaker| centre(&raw, &shares, speaker)).collect();
+    (centres, kept.iter().map(|&speaker| weights[speaker]).collect())
+}
+
+/// Centres and weights of groups that are no smaller than `least`, or than a share of all where there are few: the means of vectors of
+/// length 1, and then of those that are nearest to each while no window has two of one.
+fn of_groups(learned: &[&Voice], threshold: f64, least: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let unit: Vec<Vec<f64>> = learned.iter().map(|voice| unit(&voice.vector)).collect();
+    let groups = groups(&unit, Linkage::Average, threshold);
+    let mut sizes = vec![0usize; groups.iter().max().map_or(0, |last| last + 1)];
+    groups.iter().for_each(|&group| sizes[group] += 1);
+    let least = least.min(unit.len().div_ceil(LEAST_PART)).min(sizes.iter().copied().max().unwrap_or(0));
+    let places: Vec<Option<usize>> = sizes
         .iter()
-        .map(|vector| {
-            let length = vector.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-            vector.iter().map(|&x| if length > 0.0 { f64::from(x) / length } else { 0.0 }).collect()
+        .scan(0, |next, &size| {
+            let place = *next;
+            *next += usize::from(size >= least);
+            Some((size >= least).then_some(place))
         })
         .collect();
-    let mut squares = Squares::new(&unit);
-    let mut groups: Vec<usize> = (0..count).collect();
-    let mut sizes = vec![1usize; count];
-    // The nearest group after each one.
-    let mut nearest: Vec<Option<(f64, usize)>> = (0..count).map(|at| squares.nearest(at, &sizes)).collect();
-    // A join beyond the threshold is in no group, nor is what it joins: those of later joins without it lie further apart.
-    while let Some((square, a, b)) = (0..count)
-        .filter(|&at| sizes[at] > 0)
-        .filter_map(|at| nearest[at].map(|(square, other)| (square, at, other)))
-        .min_by(|one, other| one.0.total_cmp(&other.0))
-        .filter(|(square, ..)| square.max(0.0).sqrt() <= threshold)
-    {
-        let [own, other] = [a, b].map(|at| sizes[at] as f64);
-        sizes[b] += sizes[a];
-        sizes[a] = 0;
-        for at in (0..count).filter(|&at| sizes[at] > 0 && at != b) {
-            let whole = own + other;
-            let moved =
-                (own * squares.of(a, at) + other * squares.of(b, at) - own * other * square / whole) / whole;
-            squares.set(b, at, moved);
-        }
-        groups.iter_mut().filter(|group| **group == a).for_each(|group| *group = b);
-        for at in (0..b).filter(|&at| sizes[at] > 0) {
-            match nearest[at] {
-                Some((_, other)) if other == a || other == b => nearest[at] = squares.nearest(at, &sizes),
-                Some((square, _)) if squares.of(at, b) < square => nearest[at] = Some((squares.of(at, b), b)),
-                _ => {}
-            }
-        }
-        nearest[b] = squares.nearest(b, &sizes);
+    let mut names: Vec<Option<usize>> = groups.into_iter().map(|group| places[group]).collect();
+    let mut means = self::means(&names, &unit);
+    for _ in 0..REFINED {
+        names = named(learned, &means.0);
+        means = self::means(&names, &unit);
     }
-    let mut names: Vec<usize> = groups.clone();
-    names.sort_unstable();
-    names.dedup();
-    groups.iter().map(|group| names.partition_point(|name| name < group)).collect()
+    means
 }
 
-/// Squared distances of each two groups.
-struct Squares {
-    values: Vec<f64>,
-    count: usize,
-}
-
-impl Squares {
-    fn new(vectors: &[Vec<f64>]) -> Self {
-        let count = vectors.len();
-        let mut values = Vec::with_capacity(count * count.saturating_sub(1) / 2);
-        for (at, vector) in vectors.iter().enumerate() {
-            values.extend(
-                vectors[at + 1..]
-                    .iter()
-                    .map(|other| vector.iter().zip(other).map(|(a, b)| (a - b) * (a - b)).sum::<f64>()),
-            );
-        }
-        Self { values, count }
+/// The mean of the vectors of each name that has some, and their number.
+fn means(names: &[Option<usize>], vectors: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let count = names.iter().flatten().max().map_or(0, |last| last + 1);
+    let width = vectors.first().map_or(0, Vec::len);
+    let mut sums = vec![(vec![0.0; width], 0.0); count];
+    for (name, vector) in names.iter().zip(vectors) {
+        let Some((sum, weight)) = name.and_then(|name| sums.get_mut(name)) else { continue };
+        sum.iter_mut().zip(vector).for_each(|(sum, x)| *sum += x);
+        *weight += 1.0;
     }
-
-    fn place(&self, a: usize, b: usize) -> usize {
-        let (low, high) = (a.min(b), a.max(b));
-        low * (2 * self.count - low - 1) / 2 + high - low - 1
-    }
-
-    fn of(&self, a: usize, b: usize) -> f64 {
-        self.values[self.place(a, b)]
-    }
-
-    fn set(&mut self, a: usize, b: usize, square: f64) {
-        let place = self.place(a, b);
-        self.values[place] = square;
-    }
-
-    /// The nearest group after `at` that has a size.
-    fn nearest(&self, at: usize, sizes: &[usize]) -> Option<(f64, usize)> {
-        let others = (at + 1..self.count).filter(|&other| sizes[other] > 0);
-        others.map(|other| (self.of(at, other), other)).min_by(|one, other| one.0.total_cmp(&other.0))
-    }
+    sums.retain(|(_, weight)| *weight > 0.0);
+    let mean = |(sum, weight): (Vec<f64>, f64)| (sum.into_iter().map(|x| x / weight).collect(), weight);
+    sums.into_iter().map(mean).unzip()
 }
 
 /// The share of each speaker in each vector, and of all, from the groups on.
@@ -156,9 +180,8 @@ fn mixture(
     vectors: &[Vec<f64>],
     groups: &[usize],
     spread: &[f64],
-    settings: &Clustering,
+    (a, b): (f64, f64),
 ) -> (Vec<Vec<f64>>, Vec<f64>) {
-    let Clustering { vector_weight: a, speaker_weight: b, .. } = *settings;
     let count = groups.iter().max().map_or(0, |last| last + 1);
     let total = CERTAINTY.exp() + (count - 1) as f64;
     let share = |own: bool| if own { CERTAINTY.exp() / total } else { 1.0 / total };
@@ -282,16 +305,6 @@ fn assigned(likeness: &[Vec<f64>]) -> Vec<Option<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn near_vectors_are_one_group_and_a_chain_is_cut_by_its_centroids() {
-        let at = |degrees: f32| vec![3.0 * degrees.to_radians().cos(), 3.0 * degrees.to_radians().sin()];
-        let vectors: Vec<Vec<f32>> = [0.0, 90.0, 4.0, 96.0, 10.0, 200.0].map(at).to_vec();
-        let slices: Vec<&[f32]> = vectors.iter().map(|vector| &vector[..]).collect();
-        assert_eq!(joined(&slices, 0.3), [1, 0, 1, 0, 1, 2]);
-        assert_eq!(joined(&slices, 0.0), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(joined(&slices, 3.0), [0; 6]);
-    }
 
     #[test]
     fn the_most_alike_of_too_many_speakers_are_one() {

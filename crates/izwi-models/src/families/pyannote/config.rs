@@ -8,8 +8,6 @@ use super::super::settings::{self, within};
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 
-/// The clustering that is read.
-const CLUSTERING: &str = "VBxClustering";
 const MAX_LAYERS: usize = 8;
 const MAX_BLOCKS: usize = 64;
 const MAX_SIZE: usize = 65_536;
@@ -28,15 +26,43 @@ struct Pipeline {
 
 #[derive(Debug, Deserialize)]
 struct Parts {
-    clustering: String,
+    clustering: Algorithm,
     #[serde(default)]
     embedding_exclude_overlap: bool,
 }
 
+/// The clusterings that are read.
+#[derive(Debug, Clone, Copy, Deserialize)]
+enum Algorithm {
+    #[serde(rename = "VBxClustering")]
+    Vbx,
+    #[serde(rename = "AgglomerativeClustering")]
+    Agglomerative,
+}
+
 #[derive(Debug, Deserialize)]
 struct Params {
-    clustering: Clustering,
+    clustering: Numbers,
     segmentation: Gaps,
+}
+
+/// Settings of all clusterings.
+#[derive(Debug, Deserialize)]
+struct Numbers {
+    threshold: f64,
+    #[serde(rename = "Fa")]
+    vector_weight: Option<f64>,
+    #[serde(rename = "Fb")]
+    speaker_weight: Option<f64>,
+    method: Option<Method>,
+    min_cluster_size: Option<usize>,
+}
+
+/// How the distance of two groups is measured: that of agglomerative clustering is the mean of all pairs.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Method {
+    Average,
 }
 
 #[derive(Debug, Deserialize)]
@@ -45,15 +71,23 @@ struct Gaps {
 }
 
 /// How vectors become speakers.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub(super) struct Clustering {
-    /// The largest distance of two groups of vectors of length 1 that are joined at first.
-    pub(super) threshold: f64,
-    /// How much a vector counts, and how hard it is to keep a speaker.
-    #[serde(rename = "Fa")]
-    pub(super) vector_weight: f64,
-    #[serde(rename = "Fb")]
-    pub(super) speaker_weight: f64,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Clustering {
+    /// Groups, and a mixture model that begins with them and drops speakers that others explain.
+    Vbx {
+        /// The largest distance of two groups of vectors of length 1 that are joined at first.
+        threshold: f64,
+        /// How much a vector counts, and how hard it is to keep a speaker.
+        vector_weight: f64,
+        speaker_weight: f64,
+    },
+    /// Groups alone.
+    Agglomerative {
+        /// The largest distance of two groups that are joined: the mean of 1 less the cosine over their pairs of vectors.
+        threshold: f64,
+        /// The fewest vectors of a speaker.
+        least: usize,
+    },
 }
 
 /// What a pipeline does.
@@ -76,27 +110,41 @@ impl Config {
     }
 
     fn new(File { pipeline, params }: File) -> Result<Self, String> {
-        let Parts { clustering, embedding_exclude_overlap } = pipeline.params;
-        if clustering != CLUSTERING {
-            let clustering = izwi_types::excerpt(&clustering);
-            return Err(format!(
-                "pipeline.params.clustering {clustering} is not supported, only {CLUSTERING}"
-            ));
-        }
-        let Clustering { threshold, vector_weight, speaker_weight } = params.clustering;
+        let Parts { clustering: algorithm, embedding_exclude_overlap } = pipeline.params;
         let min_pause_s = params.segmentation.min_duration_off;
-        for (name, value, least) in [
-            ("clustering.threshold", threshold, 0.0),
-            ("clustering.Fa", vector_weight, f64::MIN_POSITIVE),
-            ("clustering.Fb", speaker_weight, f64::MIN_POSITIVE),
-            ("segmentation.min_duration_off", min_pause_s, 0.0),
-        ] {
-            if !value.is_finite() || value < least {
-                return Err(format!("params.{name} is {value}; it must be a number from {least} on"));
+        at_least("segmentation.min_duration_off", min_pause_s, 0.0)?;
+        let clustering = params.clustering.checked(algorithm)?;
+        Ok(Self { clustering, excludes_overlap: embedding_exclude_overlap, min_pause_s })
+    }
+}
+
+impl Numbers {
+    fn checked(self, algorithm: Algorithm) -> Result<Clustering, String> {
+        let Self { threshold, vector_weight, speaker_weight, method, min_cluster_size } = self;
+        at_least("clustering.threshold", threshold, 0.0)?;
+        let missing = |name: &str| format!("params.clustering.{name} is missing");
+        match algorithm {
+            Algorithm::Vbx => {
+                let vector_weight = vector_weight.ok_or_else(|| missing("Fa"))?;
+                let speaker_weight = speaker_weight.ok_or_else(|| missing("Fb"))?;
+                at_least("clustering.Fa", vector_weight, f64::MIN_POSITIVE)?;
+                at_least("clustering.Fb", speaker_weight, f64::MIN_POSITIVE)?;
+                Ok(Clustering::Vbx { threshold, vector_weight, speaker_weight })
+            }
+            Algorithm::Agglomerative => {
+                let Method::Average = method.ok_or_else(|| missing("method"))?;
+                let least = min_cluster_size.ok_or_else(|| missing("min_cluster_size"))?;
+                Ok(Clustering::Agglomerative { threshold, least })
             }
         }
-        Ok(Self { clustering: params.clustering, excludes_overlap: embedding_exclude_overlap, min_pause_s })
     }
+}
+
+fn at_least(name: &str, value: f64, least: f64) -> Result<(), String> {
+    if value.is_finite() && value >= least {
+        return Ok(());
+    }
+    Err(format!("params.{name} is {value}; it must be a number from {least} on"))
 }
 
 /// Sizes of both networks.
@@ -201,11 +249,17 @@ params:
 
     #[test]
     fn settings_are_those_of_the_publisher_and_others_are_refused_by_name() {
-        let clustering = Clustering { threshold: 0.6, vector_weight: 0.07, speaker_weight: 0.8 };
+        let clustering = Clustering::Vbx { threshold: 0.6, vector_weight: 0.07, speaker_weight: 0.8 };
         let expected = Config { clustering, excludes_overlap: true, min_pause_s: 0.0 };
         assert_eq!(read(YAML), Ok(expected));
+        let groups = YAML.replace("VBx", "Agglomerative");
+        assert!(read(&groups).unwrap_err().contains("clustering.method is missing"));
+        let groups = groups.replace("Fa: 0.07", "method: average").replace("Fb: 0.8", "min_cluster_size: 3");
+        let clustering = Clustering::Agglomerative { threshold: 0.6, least: 3 };
+        assert_eq!(read(&groups), Ok(Config { clustering, ..expected }));
+        assert!(read(&groups.replace("average", "centroid")).unwrap_err().contains("centroid"));
         for (from, to, named) in [
-            ("VBxClustering", "KMeansClustering", "KMeansClustering is not supported"),
+            ("VBxClustering", "KMeansClustering", "KMeansClustering"),
             ("threshold: 0.6", "threshold: .nan", "clustering.threshold"),
             ("Fb: 0.8", "Fb: 0", "clustering.Fb is 0"),
             ("min_duration_off: 0.0", "min_duration_off: -1", "segmentation.min_duration_off is -1"),

@@ -72,10 +72,20 @@ impl Embedding {
     /// The network failed.
     pub(super) fn plane(&self, samples: &[f32], bins: usize) -> Result<Option<Plane>> {
         let frames = self.fbank.frames(samples);
-        if frames.is_empty() {
-            return Ok(None);
-        }
-        let mut x = self.first.forward(&Plane::of_rows(&frames, bins)?, None, true)?;
+        if frames.is_empty() { Ok(None) } else { self.plane_of(&frames, bins).map(Some) }
+    }
+
+    /// Spectra of which no mean is taken off.
+    pub(super) fn energies(&self, samples: &[f32]) -> Vec<f32> {
+        self.fbank.energies(samples)
+    }
+
+    /// What the network finds in spectra `[frames, bins]`, a row for each eight.
+    ///
+    /// # Errors
+    /// There is no frame, or the network failed.
+    pub(super) fn plane_of(&self, frames: &[f32], bins: usize) -> Result<Plane> {
+        let mut x = self.first.forward(&Plane::of_rows(frames, bins)?, None, true)?;
         for Block { convs: [first, second], shortcut } in &self.blocks {
             yield_point();
             let y = first.forward(&x, None, true)?;
@@ -84,7 +94,7 @@ impl Embedding {
                 None => second.forward(&y, Some(&x), true)?,
             };
         }
-        Ok(Some(x))
+        Ok(x)
     }
 
     /// The vector of each speaker: `pools` has the rows of a plane and whether the speaker speaks in each.

@@ -19,8 +19,8 @@ const EDGES_HZ: [f64; 2] = [20.0, 8_000.0];
 const PRE_EMPHASIS: f32 = 0.97;
 /// Samples are 16-bit integers there.
 const SCALE: f32 = 32_768.0;
-/// The smallest energy.
-const FLOOR: f32 = f32::EPSILON;
+/// The smallest energy, which silence has.
+pub(super) const FLOOR: f32 = f32::EPSILON;
 
 /// Turns samples into frames.
 #[derive(Debug)]
@@ -58,6 +58,19 @@ impl Fbank {
     /// The frames that lie wholly inside `samples`, `[frames, bins]`.
     pub(super) fn frames(&self, samples: &[f32]) -> Vec<f32> {
         let bins = self.bank.len();
+        let mut values = self.energies(samples);
+        let count = values.len() / bins;
+        for bin in 0..bins {
+            let sum: f64 = values.iter().skip(bin).step_by(bins).map(|&value| f64::from(value)).sum();
+            let mean = (sum / count.max(1) as f64) as f32;
+            values.iter_mut().skip(bin).step_by(bins).for_each(|value| *value -= mean);
+        }
+        values
+    }
+
+    /// The frames before their means are taken off.
+    pub(super) fn energies(&self, samples: &[f32]) -> Vec<f32> {
+        let bins = self.bank.len();
         let count = samples.len().checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1);
         let mut values = vec![0f32; count * bins];
         let cut = |frame: usize, input: &mut [f32]| {
@@ -76,11 +89,6 @@ impl Fbank {
                 *value = energy.max(FLOOR).ln();
             }
         });
-        for bin in 0..bins {
-            let sum: f64 = values.iter().skip(bin).step_by(bins).map(|&value| f64::from(value)).sum();
-            let mean = (sum / count.max(1) as f64) as f32;
-            values.iter_mut().skip(bin).step_by(bins).for_each(|value| *value -= mean);
-        }
         values
     }
 }

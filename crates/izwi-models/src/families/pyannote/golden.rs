@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::super::golden_set::{GoldenSet, TOLERANCE, assert_same, compare, values};
 use super::fbank::Fbank;
 use super::*;
-use crate::mini_engine::{MiniEngine, alone};
+use crate::mini_engine::{MiniEngine, alone, arriving, settled};
 
 const SET: GoldenSet = GoldenSet { name: "pyannote", variable: "IZWI_GOLDEN_PYANNOTE" };
 const LIMITS: PrepareLimits = PrepareLimits { max_tokens_per_step: 512, max_positions: 512 };
@@ -132,11 +132,11 @@ fn pyannote_golden_vectors_become_speakers() {
             for place in (0..SPEAKERS).filter(|place| masks.iter().any(|mask| mask >> place & 1 == 1)) {
                 let alone = masks.iter().filter(|&&mask| mask == 1 << place).count();
                 let vector = vectors[window][place].clone();
-                heard.voices.push(Voice { window, place, is_clear: alone * CLEAR_SHARE >= FRAMES, vector });
+                heard.voices.push(Voice { window, place, alone, vector });
             }
         }
-        let speakers =
-            |most| clustering::speakers(&heard.voices, &model.plda, &model.config.clustering, most);
+        let rules = (&model.plda, &model.config.clustering);
+        let speakers = |most| Speakers::learn(&heard.voices, rules, most, MAX_LEARNED).of(&heard.voices);
         let ours = speakers(usize::MAX);
         let bounded: BTreeSet<usize> = speakers(2).into_iter().flatten().collect();
         assert_eq!(bounded.len(), if case == "many" { 2 } else { 1 });
@@ -174,10 +174,41 @@ fn pyannote_golden_recordings_together_are_each_alone() {
         let alone = alone(&model, &prepared(&model, part), usize::MAX);
         alone.assert_same(&together, "turns");
         let vectors = |sequence: &crate::mini_engine::Sequence| -> Vec<f32> {
-            let heard = sequence.state.downcast_ref::<Heard>().unwrap();
+            let heard = &sequence.state.downcast_ref::<State>().unwrap().heard;
             heard.voices.iter().flat_map(|voice| voice.vector.clone()).collect()
         };
         assert_same("vectors", &vectors(&alone), &vectors(&together));
         assert!(together.finished);
     }
+}
+
+#[test]
+fn pyannote_golden_audio_that_arrives_in_any_pieces_has_the_same_turns() {
+    let (model, samples) = (model(), recording());
+    let whole = arriving(&model, &LIMITS, CHUNK_MS, &samples, &[usize::MAX]);
+    for sizes in [&[1_600][..], &[97, 3_001, 20_011], &[16_000]] {
+        assert_eq!(arriving(&model, &LIMITS, CHUNK_MS, &samples, sizes), whole, "{sizes:?}");
+    }
+    let revisions = whole.iter().filter(|segment| segment.is_revision());
+    let heard: Vec<f64> = revisions.map(|segment| segment.end_s).collect();
+    assert_eq!(heard, (1..=34).map(f64::from).collect::<Vec<_>>());
+    let (live, offline) = (settled(whole), alone(&model, &prepared(&model, &samples), usize::MAX).segments);
+    let speech = |turns: &[Segment]| turns.iter().map(|turn| turn.end_s - turn.start_s).sum::<f64>();
+    assert!((speech(&live) - speech(&offline)).abs() < 0.1 * speech(&offline), "{live:?} {offline:?}");
+    for scrap in [&[][..], &samples[..100], &samples[..16_001]] {
+        arriving(&model, &LIMITS, CHUNK_MS, scrap, &[1_600]);
+    }
+}
+
+#[test]
+fn pyannote_golden_settings_without_a_meaning_for_audio_that_arrives_are_refused() {
+    let model = model();
+    let refusal = |change: fn(&mut ListenInput)| {
+        let mut input = ListenInput { chunk_ms: Some(CHUNK_MS), ..ListenInput::plain([].into()) };
+        change(&mut input);
+        model.prepare(&Input::Listen(input), &LIMITS).map(drop).map_err(|error| error.param)
+    };
+    assert_eq!(refusal(|_| ()), Ok(()));
+    assert_eq!(refusal(|input| input.chunk_ms = Some(80)), Err("chunk_ms"));
+    assert_eq!(refusal(|input| input.options.max_speakers = Some(2)), Err("max_speakers"));
 }

@@ -9,7 +9,7 @@ use super::latency::SPEAKERS;
 use super::memory::Memory;
 use super::turns::Turns;
 use super::*;
-use crate::mini_engine::{MiniEngine, Sequence, alone};
+use crate::mini_engine::{MiniEngine, Sequence, alone, arriving, settled};
 use izwi_types::{Precision, TranscriptionOptions};
 
 /// The set of all models with this encoder.
@@ -260,44 +260,6 @@ fn sortformer_golden_recordings_together_are_each_alone() {
     assert_eq!(again.segments[told..], alone(&model, &prepared(&model, &all), usize::MAX).segments);
 }
 
-/// The segments of audio that is appended in pieces of `sizes` samples, repeated.
-fn arriving(model: &Sortformer, chunk_ms: u32, mut rest: &[f32], sizes: &[usize]) -> Vec<Segment> {
-    let input = ListenInput { chunk_ms: Some(chunk_ms), ..ListenInput::plain([].into()) };
-    let prepared = model.prepare(&Input::Listen(input), &LIMITS).unwrap();
-    let Work::Chunks { longest, .. } = prepared.work else { panic!("{:?}", prepared.work) };
-    let mut kv = KvPool::new(None, 1, 8, &golden_set::device()).unwrap();
-    let (mut state, mut start, mut segments) = (model.start(&prepared), 0, Vec::new());
-    for size in sizes.iter().cycle() {
-        let (piece, others) = rest.split_at((*size).min(rest.len()));
-        let AudioProgress { positions, waiting } =
-            model.append_audio(&prepared, piece, others.is_empty()).unwrap();
-        rest = others;
-        // What is computed is forgotten: at most the pieces of a step and what the next sees wait.
-        assert!(waiting <= 2 * piece.len() + 160 * 8 * (longest + 30), "{waiting}");
-        while start < positions {
-            let num_tokens = (positions - start).min(longest);
-            let mut entry = [BatchEntry {
-                prepared: &prepared,
-                state: &mut state,
-                start,
-                begins: start == 0,
-                num_tokens,
-                block_table: &[],
-                branch_tables: &[],
-            }];
-            let output = model.forward(&mut kv, &mut entry).unwrap().remove(0).unwrap();
-            start += num_tokens;
-            segments.extend(output.segments);
-            if output.finished {
-                assert!(rest.is_empty() && start == positions);
-                return segments;
-            }
-        }
-        assert!(!rest.is_empty(), "the end of the audio ends it");
-    }
-    segments
-}
-
 #[test]
 fn sortformer_golden_audio_in_any_pieces_is_the_whole() {
     let mut model = model();
@@ -307,7 +269,8 @@ fn sortformer_golden_audio_in_any_pieces_is_the_whole() {
         for samples in [&all[..], &all[..100_003], &all[..480], &all[..100], &[]] {
             let whole = alone(&model, &prepared(&model, samples), usize::MAX).segments;
             for sizes in [&[1_600][..], &[97, 3_001, 20_011], &[usize::MAX]] {
-                assert_eq!(arriving(&model, chunk_ms, samples, sizes), whole, "{chunk_ms} {sizes:?}");
+                let told = arriving(&model, &LIMITS, chunk_ms, samples, sizes);
+                assert_eq!(settled(told), whole, "{chunk_ms} {sizes:?}");
             }
         }
     }

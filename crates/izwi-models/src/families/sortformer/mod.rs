@@ -90,6 +90,8 @@ struct Share<'a> {
     /// Its frames; `None` where there are none.
     piece: Option<(Mel, Piece)>,
     finished: bool,
+    /// Whether turns are told before they are final.
+    is_live: bool,
 }
 
 impl Sortformer {
@@ -219,7 +221,8 @@ impl Sortformer {
             }
         };
         let piece = piece.map(|piece| Ok::<_, Error>((self.mel(recording, &piece)?, piece))).transpose()?;
-        Ok(Share { session, latency, piece, finished })
+        let is_live = matches!(recording.audio, Audio::Appended(_));
+        Ok(Share { session, latency, piece, finished, is_live })
     }
 
     fn session(&self) -> Session {
@@ -321,12 +324,15 @@ impl SpeechModel for Sortformer {
         let mut heard: Vec<_> = shares.iter_mut().flatten().filter(|share| share.piece.is_some()).collect();
         let mut told = self.hear(&mut heard)?.into_iter();
         let outputs = shares.into_iter().map(|share| {
-            let Share { session, piece, finished, .. } = share?;
+            let Share { session, piece, finished, is_live, .. } = share?;
             if piece.is_some() {
                 let missing = Error::Internal("the network has no result for a piece");
                 session.turns.push(&told.next().ok_or(missing)?);
             }
-            let segments = session.turns.take(finished).into_iter().map(segment).collect();
+            let segments = match is_live {
+                true => session.revised(finished),
+                false => session.turns.take(finished).into_iter().map(segment).collect(),
+            };
             Ok(StepOutput { segments, finished, ..StepOutput::default() })
         });
         Ok(outputs.collect())

@@ -6,8 +6,10 @@ use std::ops::Range;
 
 use super::latency::{LEFT, Latency};
 use super::memory::Memory;
-use super::turns::{Thresholds, Turns};
+use super::segment;
+use super::turns::{Thresholds, Turn, Turns};
 use crate::conformer::FRAMES_PER_ROW;
+use izwi_types::Segment;
 
 /// How far a recording is.
 #[derive(Debug)]
@@ -16,6 +18,9 @@ pub(super) struct Session {
     pub(super) turns: Turns,
     /// Frames of which the speakers are told.
     frames: usize,
+    /// Of audio that arrives: from where on turns that were told may change, in seconds, and final ones that end after it.
+    open_s: f64,
+    reaching: Vec<Turn>,
 }
 
 /// What a step sees.
@@ -33,7 +38,13 @@ pub(super) struct Piece {
 impl Session {
     /// The begin of a recording, for rows of `width` values.
     pub(super) fn new(width: usize, thresholds: Thresholds) -> Self {
-        Self { memory: Memory::new(width), turns: Turns::new(thresholds), frames: 0 }
+        Self {
+            memory: Memory::new(width),
+            turns: Turns::new(thresholds),
+            frames: 0,
+            open_s: 0.0,
+            reaching: Vec::new(),
+        }
     }
 
     /// The next piece of a recording of which `ready` frames are known; `None` if more must come, or if it is over.
@@ -50,6 +61,19 @@ impl Session {
         let frames = start - left..end + right;
         let rows = frames.len().div_ceil(FRAMES_PER_ROW) - right.div_ceil(FRAMES_PER_ROW);
         Some(Piece { frames, own: left / FRAMES_PER_ROW..rows, end, next: before(end) })
+    }
+
+    /// All turns from where they were not final on, of audio that arrives.
+    pub(super) fn revised(&mut self, finished: bool) -> Vec<Segment> {
+        let now_s = self.turns.now_s();
+        let (told, open) = (self.turns.take(finished), self.turns.open());
+        let since_s = std::mem::replace(&mut self.open_s, open.first().map_or(now_s, |turn| turn.start_s));
+        let goes_on = |turn: &Turn| Turn { start_s: turn.start_s.max(since_s), ..*turn };
+        let turns = self.reaching.iter().map(goes_on).chain(told.iter().copied()).chain(open).map(segment);
+        let revised = std::iter::once(Segment::revision(since_s, now_s)).chain(turns).collect();
+        self.reaching.extend(told);
+        self.reaching.retain(|turn| turn.end_s > self.open_s);
+        revised
     }
 
     /// Counts the frames of a piece.

@@ -148,8 +148,8 @@ impl Turns {
 
     /// The turns that are final, or all where nothing follows, by their starts.
     pub(super) fn take(&mut self, is_all: bool) -> Vec<Turn> {
+        let now = self.now_s();
         let Self { thresholds, speakers, waiting, .. } = self;
-        let now = self.values as f64 * VALUE_S;
         let mut first = f64::INFINITY;
         for (speaker, track) in speakers.iter_mut().enumerate() {
             let mut ended = Vec::new();
@@ -168,10 +168,32 @@ impl Turns {
             }
             waiting.extend(ended.into_iter().map(|ended| turn(ended, speaker)));
         }
-        waiting.sort_by(|a, b| a.start_s.total_cmp(&b.start_s).then(a.speaker.cmp(&b.speaker)));
+        sort(waiting);
         let count = waiting.partition_point(|turn| turn.start_s < first);
         waiting.drain(..count).map(Turn::rounded).collect()
     }
+
+    /// The turns that may still change, as they are so far, by their starts.
+    pub(super) fn open(&self) -> Vec<Turn> {
+        let mut open = self.waiting.clone();
+        for (speaker, track) in self.speakers.iter().enumerate() {
+            let start = track.open.map(|start| (start - self.thresholds.pad_onset).max(0.0));
+            let spoken =
+                [track.held, track.last, start.map(|start| (start, self.now_s()))].into_iter().flatten();
+            open.extend(spoken.filter(|(start, end)| end > start).map(|spoken| turn(spoken, speaker)));
+        }
+        sort(&mut open);
+        open.into_iter().map(Turn::rounded).collect()
+    }
+
+    /// How far the rows so far reach, in seconds.
+    pub(super) fn now_s(&self) -> f64 {
+        self.values as f64 * VALUE_S
+    }
+}
+
+fn sort(turns: &mut [Turn]) {
+    turns.sort_by(|a, b| a.start_s.total_cmp(&b.start_s).then(a.speaker.cmp(&b.speaker)));
 }
 
 fn turn((start_s, end_s): (f64, f64), speaker: usize) -> Turn {
@@ -224,8 +246,9 @@ mod tests {
         let mut turns = Turns::new(Thresholds::IN_PIECES);
         turns.push(&[[1.0, 0.0, 0.0, 0.0]; 10]);
         assert_eq!(turns.take(false), []);
+        assert_eq!(turns.open(), [Turn { start_s: 0.0, end_s: 0.8, speaker: 0 }]);
         turns.push(&[[0.0; SPEAKERS]; 4]);
         assert_eq!(turns.take(false), [Turn { start_s: 0.0, end_s: 0.8, speaker: 0 }]);
-        assert_eq!(turns.take(true), []);
+        assert_eq!((turns.open(), turns.take(true)), (vec![], vec![]));
     }
 }
