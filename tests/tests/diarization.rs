@@ -1,13 +1,20 @@
 //! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and `diarize` of Deepgram and ElevenLabs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::path::Path;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use izwi_audio::decode::{DecodeLimits, decode};
+use izwi_audio::pcm;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig};
 use izwi_hub::{SavedSpeaker, SpeakerStore, Store};
 use izwi_server::Slot;
-use izwi_tests::{Form, Setup, TestServer, base64, recording};
+use izwi_tests::synthetic::RATE_HZ;
+use izwi_tests::{Form, Session, Setup, TestServer, base64, copy, recording};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
 const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
 /// Each word is a second; speakers are two, who take turns each second.
@@ -305,4 +312,129 @@ async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
     let (status, body) = refusal(server.post_form(TRANSCRIPTIONS, nonsense).await?).await?;
     assert_eq!((status, &body["error"]["param"]), (415, &json!("file")), "{body}");
     server.assert_balanced().await
+}
+
+/// A server with a model for words, and the real one for speakers on a tiny checkpoint, whose speakers have no sense.
+async fn live_server(name: &str) -> Result<(TestServer, tempfile::TempDir)> {
+    let home = tempfile::tempdir()?;
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pyannote");
+    copy(&files, &home.path().join("models/tiny-speakers"))?;
+    std::fs::create_dir(home.path().join("manifests"))?;
+    std::fs::write(home.path().join("manifests/tiny-speakers.toml"), MANIFEST)?;
+    let config = EngineCoreConfig {
+        model: "tiny-speakers".to_owned(),
+        home: Some(home.path().to_path_buf()),
+        models_dir: Some(home.path().join("models")),
+        num_threads: 1,
+        ..EngineCoreConfig::default()
+    };
+    let engine = Engine::new(config)?;
+    engine.ready().await?;
+    let server = Setup::listener_of(name, &SAYS).start().await?;
+    server.registry.set("tiny-speakers", Slot::Ready(engine));
+    Ok((server, home))
+}
+
+const MANIFEST: &str = "name = \"tiny-speakers\"\nfamily = \"pyannote\"\ndescription = \"a test\"\ntask = [\"diarize\"]\n\
+    licence = \"MIT\"\nlanguages = [\"mul\"]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"main\"\n\
+    [[sources.files]]\npath = \"config.yaml\"\ntarget = \"config.yaml\"\n\
+    sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\nsize = 1\n";
+
+/// Two seconds of silence around `seconds` of speech, as 16-bit samples.
+fn speech(seconds: usize) -> Result<Vec<Vec<u8>>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
+    let limits = DecodeLimits { max_bytes: 1 << 20, max_duration: Duration::from_secs(30) };
+    let speech = decode(std::fs::read(path)?, RATE_HZ as u32, &limits)?;
+    let silence = vec![0.0; RATE_HZ];
+    let samples = [&silence[..], &speech[..seconds * RATE_HZ], &silence].concat();
+    let bytes = |piece: &[f32]| {
+        let mut bytes = Vec::new();
+        pcm::write_i16_le(piece, &mut bytes);
+        bytes
+    };
+    Ok(samples.chunks(RATE_HZ / 5).map(bytes).collect())
+}
+
+async fn open_live(server: &TestServer, config: Value) -> Result<Session> {
+    let mut session =
+        Session::open(&format!("ws://{}/v1/audio/transcriptions/stream", server.address)).await?;
+    session.send(config).await?;
+    Ok(session)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_have_speakers_while_they_are_said() -> Result<()> {
+    let (server, _home) = live_server("said").await?;
+    let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
+    for piece in speech(8)? {
+        session.send_raw(Message::binary(piece)).await?;
+    }
+    session.send(json!({"type": "input.done"})).await?;
+    let frames = session.rest().await?;
+    let of = |kind: &str| frames.iter().filter(|frame| frame["type"] == kind).collect::<Vec<&Value>>();
+    let (ended, told) = (of("turn.end"), of("turn.speakers"));
+    ensure!(!ended.is_empty() && of("error").is_empty(), "{frames:?}");
+    for turn in ended {
+        let own = told.iter().rev().find(|frame| frame["turn"] == turn["turn"]);
+        let own = own.with_context(|| format!("no speakers of {turn}"))?["segments"].as_array().unwrap();
+        let text: Vec<&str> = own.iter().filter_map(|said| said["text"].as_str()).collect();
+        assert_eq!(text.join(" "), turn["text"].as_str().unwrap());
+        assert!(own.iter().all(|said| said["speaker"].as_str().is_some_and(|name| !name.is_empty())));
+        let at = |said: &Value, key: &str| said[key].as_u64().unwrap();
+        assert!(own.iter().all(|said| at(said, "start_ms") <= at(said, "end_ms")), "{own:?}");
+    }
+    assert_eq!(frames.last().unwrap()["type"], "session.done");
+    // A client that leaves keeps nothing running.
+    let mut session =
+        open_live(&server, json!({"type": "session.config", "speakers": "tiny-speakers"})).await?;
+    for piece in speech(3)? {
+        session.send_raw(Message::binary(piece)).await?;
+    }
+    drop(session);
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
+    let (server, _home) = live_server("said-live").await?;
+    let url = format!(
+        "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true&interim_results=true",
+        server.address
+    );
+    let mut session = Session::open(&url).await?;
+    for piece in speech(8)? {
+        session.send_raw(Message::binary(piece)).await?;
+        // Words are told once their audio is heard.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    session.send(json!({"type": "CloseStream"})).await?;
+    let frames = session.rest().await?;
+    let words = frames.iter().filter(|frame| frame["is_final"] == true).flat_map(|frame| {
+        frame["channel"]["alternatives"][0]["words"].as_array().cloned().unwrap_or_default()
+    });
+    let words: Vec<Value> = words.collect();
+    ensure!(!words.is_empty(), "{frames:?}");
+    assert!(words.last().unwrap()["speaker"].is_u64(), "{words:?}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_speakers_are_refused_where_no_model_tells_them() -> Result<()> {
+    let without = Setup::listener_of("said-alone", &SAYS).start().await?;
+    let whole = server("said-whole").await?;
+    for (server, speakers, code, named) in [
+        (&without, json!(true), "invalid_value", "none is installed"),
+        (&without, json!("unheard"), "model_not_found", "unheard"),
+        (&whole, json!(true), "invalid_value", "whole recordings alone"),
+        (&whole, json!(7), "invalid_value", "true, false or the name of a model"),
+    ] {
+        let mut session = open_live(server, json!({"type": "session.config", "speakers": speakers})).await?;
+        let error = session.expect("error").await?;
+        assert_eq!(error["code"], code, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(named), "{error}");
+        // The session can be configured otherwise.
+        session.send(json!({"type": "session.config", "speakers": false})).await?;
+        session.expect("session.created").await?;
+    }
+    without.assert_balanced().await
 }

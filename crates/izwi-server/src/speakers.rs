@@ -51,13 +51,7 @@ impl Speakers {
                            it out";
             return Err(ApiError::invalid("saved_speakers", message));
         }
-        if !state.registry().has(Task::Diarize) {
-            let message = format!(
-                "{param} needs a model that tells speakers apart, and none is installed; see docs/diarization.md"
-            );
-            return Err(ApiError::invalid(param, message));
-        }
-        let engine = state.lease(None, Task::Diarize).await?;
+        let engine = model(state, param).await?;
         let model = engine.profile().model.clone();
         let store = state.config().speakers.clone().filter(|_| saved_speakers != Some(false));
         let speakers = match store {
@@ -159,4 +153,27 @@ impl Known {
         );
         ApiError::invalid(param, message)
     }
+}
+/// The default model that tells speakers apart; `None` if none is installed.
+///
+/// # Errors
+/// It cannot be loaded.
+pub async fn installed(state: &AppState) -> Result<Option<Lease>, ApiError> {
+    match state.registry().has(Task::Diarize) {
+        true => state.lease(None, Task::Diarize).await.map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The same, which `param` needs.
+///
+/// # Errors
+/// None is installed, or it cannot be loaded.
+pub(crate) async fn model(state: &AppState, param: &'static str) -> Result<Lease, ApiError> {
+    installed(state).await?.ok_or_else(|| {
+        let message = format!(
+            "{param} needs a model that tells speakers apart, and none is installed; see docs/diarization.md"
+        );
+        ApiError::invalid(param, message)
+    })
 }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -15,6 +16,7 @@ use izwi_core::engine::{RequestId, StreamingOutput};
 use izwi_server::extract::{check_range, parse_json};
 use izwi_server::live::{ListenerReply, LiveEvent, LiveListener, LiveTranscriber, LiveWord};
 use izwi_server::openapi::SessionRefusals;
+use izwi_server::speakers;
 use izwi_server::turns::{Deciding, PcmEncoding, TurnInput, TurnModel, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
@@ -93,7 +95,13 @@ pub(super) async fn open(
     };
     let turns = TurnOptions { max_turn_ms: LiveTranscriber::max_turn_ms(&engine), ..turns };
     let input = TurnInput::with_turns((encoding, rate_hz), &state.vad(), turns, turn_model)?;
-    let transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
+    let mut transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
+    if params.switch("diarize")? {
+        match speakers::installed(&state).await? {
+            Some(model) => transcriber = transcriber.with_speakers(Arc::new(model))?,
+            None => ignored.add("diarize"),
+        }
+    }
     let listener = LiveListener::new(input, transcriber);
     state.ignored_log().note(&ignored);
     let mut response = upgrade.open::<Listen>(Opening { engine, listener, wants })?;
@@ -326,7 +334,7 @@ impl Protocol for Listen {
                 } else {
                     // Nothing is left, and the client waits to hear so.
                     let now_ms = self.listener.now_ms();
-                    let nothing = Alternative::of_live("", &[]);
+                    let nothing = Alternative::of_live("", &[], |_| None);
                     self.write_results(nothing, now_ms..now_ms, Finality::of_turn(true), out);
                 }
             }
@@ -365,7 +373,7 @@ impl Protocol for Listen {
     }
 
     fn close_input(&mut self) {
-        if let Err(error) = self.listener.end_turn() {
+        if let Err(error) = self.listener.close() {
             tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
         self.is_closed = true;
@@ -420,6 +428,8 @@ impl Listen {
                     let (text, words, partial) = (String::new(), Vec::new(), Vec::new());
                     self.turns.push_back(Turn { number, start_ms: at_ms, text, words, partial });
                 }
+                // A word has the speaker that is known when it is told.
+                LiveEvent::Speakers { .. } => {}
                 LiveEvent::Partial { turn, words } => {
                     let Some(turn) = self.turn(turn) else { continue };
                     turn.partial = words;
@@ -463,7 +473,7 @@ impl Listen {
         let partial = turn.partial.iter().map(|word| word.text.as_str());
         let text: String = std::iter::once(turn.text.as_str()).chain(partial).collect();
         let end_ms = words.last().map_or(turn.start_ms, |word| word.end_ms).max(turn.start_ms);
-        let alternative = Alternative::of_live(&text, &words);
+        let alternative = Alternative::of_live(&text, &words, |word| self.speaker(word));
         if !alternative.transcript.is_empty() {
             self.write_results(alternative, turn.start_ms..end_ms, Finality::Interim, out);
         }
@@ -474,9 +484,13 @@ impl Listen {
         let Some(turn) = self.turn(number) else { return };
         let (text, words) = (std::mem::take(&mut turn.text), std::mem::take(&mut turn.words));
         let start_ms = std::mem::replace(&mut turn.start_ms, end_ms);
-        let alternative = Alternative::of_live(&text, &words);
+        let alternative = Alternative::of_live(&text, &words, |word| self.speaker(word));
         self.open_word_end = alternative.words.last().map(|word| word.end).or(self.open_word_end);
         self.write_results(alternative, start_ms..end_ms, finality, out);
+    }
+
+    fn speaker(&self, word: &LiveWord) -> Option<u32> {
+        self.listener.transcriber().speaker(word.start_ms, word.end_ms)
     }
 
     fn write_results(&self, alternative: Alternative, ms: Range<u64>, finality: Finality, out: &mut Outbox) {

@@ -62,13 +62,18 @@ impl Alternative {
     }
 
     /// A text of live audio, and its words.
-    pub(super) fn of_live(text: &str, words: &[LiveWord]) -> Self {
+    pub(super) fn of_live(
+        text: &str,
+        words: &[LiveWord],
+        speaker: impl Fn(&LiveWord) -> Option<u32>,
+    ) -> Self {
         let has_sound = |word: &LiveWord| word.text.contains(char::is_alphanumeric);
         // Marks alone belong to the word before.
         let words = words.chunk_by(|_, next| !has_sound(next)).map(|with_marks| {
             let written: String = with_marks.iter().map(|word| word.text.as_str()).collect();
             let LiveWord { start_ms, end_ms, probability, .. } = with_marks[0];
-            Word::new(&written, seconds(start_ms), seconds(end_ms), probability)
+            let speaker = speaker(&with_marks[0]);
+            Word { speaker, ..Word::new(&written, seconds(start_ms), seconds(end_ms), probability) }
         });
         Self::new(text, words)
     }

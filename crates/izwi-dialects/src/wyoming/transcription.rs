@@ -122,7 +122,7 @@ impl Transcription {
                     out.binary(event("transcript-chunk", &json!({"text": text}), &[]));
                 }
                 LiveEvent::Ended { language, .. } => self.language = language.or(self.language.take()),
-                LiveEvent::Started { .. } | LiveEvent::Partial { .. } => {}
+                LiveEvent::Started { .. } | LiveEvent::Partial { .. } | LiveEvent::Speakers { .. } => {}
             }
         }
     }

@@ -5,6 +5,7 @@ use izwi_types::TurnEnds;
 use serde::{Deserialize, Serialize};
 
 use super::speech::WordTimes;
+use crate::live::Stretch;
 
 /// Names of the text frames a client may send.
 pub(crate) const CLIENT_FRAMES: &str = "session.config, input.flush, input.done, ping";
@@ -45,10 +46,28 @@ pub(crate) struct ConfigFields {
     pub(crate) turn_detection: Option<String>,
     /// How early a turn may end with `semantic_vad`: `low`, `medium`, `high`, or `auto` by default.
     pub(crate) eagerness: Option<String>,
+    /// Whether who speaks is told, or the model that tells it; by default false.
+    pub(crate) speakers: Option<Speakers>,
     pub(crate) priority: Option<String>,
 }
 
+/// Whether who speaks is told, and by which model.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "true, false or the name of a model")]
+pub(crate) enum Speakers {
+    Told(bool),
+    By(String),
+}
+
 impl ConfigFields {
+    /// The model that tells who speaks, if that is asked for; the default one without a name.
+    pub(crate) fn speaker_model(&self) -> Option<Option<String>> {
+        match self.speakers.as_ref()? {
+            Speakers::Told(is_told) => is_told.then_some(None),
+            Speakers::By(model) => Some(Some(model.clone())),
+        }
+    }
+
     /// Whether a turn model is asked for.
     pub(crate) fn is_semantic(&self) -> bool {
         self.turn_detection.as_deref() == Some(TurnEnds::TYPES[1])
@@ -99,8 +118,26 @@ pub(crate) enum ServerFrame<'a> {
     },
     #[serde(rename = "turn.end")]
     TurnEnd { turn: u64, text: &'a str, language: Option<&'a str>, start_ms: u64, end_ms: u64 },
+    /// Who says what was committed of a turn, which may have ended: replaces what was told of that turn before.
+    #[serde(rename = "turn.speakers")]
+    Speakers { turn: u64, segments: Vec<Spoken<'a>> },
     #[serde(rename = "session.done")]
     Done { duration_s: f64 },
     #[serde(rename = "pong")]
     Pong,
+}
+
+/// What one speaker says.
+#[derive(Debug, Serialize)]
+pub(crate) struct Spoken<'a> {
+    speaker: &'a str,
+    text: &'a str,
+    start_ms: u64,
+    end_ms: u64,
+}
+
+impl<'a> From<&'a Stretch> for Spoken<'a> {
+    fn from(Stretch { speaker, text, start_ms, end_ms }: &'a Stretch) -> Self {
+        Self { speaker, text: text.trim(), start_ms: *start_ms, end_ms: *end_ms }
+    }
 }

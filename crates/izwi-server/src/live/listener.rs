@@ -27,8 +27,8 @@ pub struct LiveListener {
 }
 
 impl LiveListener {
-    /// How many of its jobs run at once: a transcript and a decision.
-    pub const MAX_JOBS: usize = 2;
+    /// How many of its jobs run at once: a transcript, a decision, and who speaks.
+    pub const MAX_JOBS: usize = 3;
 
     /// A transcriber of this audio.
     pub fn new(input: TurnInput, transcriber: LiveTranscriber) -> Self {
@@ -68,7 +68,17 @@ impl LiveListener {
     /// As of [`Self::end_turn`].
     pub fn finish(&mut self) -> Result<Vec<LiveEvent>, ApiError> {
         self.is_finishing = self.input.is_waiting();
-        if self.is_finishing { Ok(Vec::new()) } else { self.end_turn() }
+        if self.is_finishing { Ok(Vec::new()) } else { self.close() }
+    }
+
+    /// Ends the turn in progress at the end of the stream, whatever waits.
+    ///
+    /// # Errors
+    /// As of [`Self::end_turn`].
+    pub fn close(&mut self) -> Result<Vec<LiveEvent>, ApiError> {
+        let events = self.end_turn();
+        self.transcriber.finish();
+        events
     }
 
     /// Whether a turn continues or is not transcribed to its end, or audio waits.

@@ -43,7 +43,7 @@ impl Rewriting {
     ) {
         let Some(writer) = &mut self.writer else { return told.push(event) };
         match event {
-            LiveEvent::Started { .. } => told.push(event),
+            LiveEvent::Started { .. } | LiveEvent::Speakers { .. } => told.push(event),
             LiveEvent::Partial { turn, words } => {
                 let words = writer.preview().into_iter().chain(words).collect();
                 told.push(LiveEvent::Partial { turn, words });

@@ -68,7 +68,7 @@ pub(super) struct Checked {
     languages: Vec<String>,
     keywords: Vec<String>,
     takes_prompt: bool,
-    priority: Priority,
+    pub(super) priority: Priority,
 }
 
 impl Checked {

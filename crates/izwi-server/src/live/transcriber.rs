@@ -1,15 +1,19 @@
 //! The live transcriber of one stream: audio and turns in, jobs for the engine out, and events of what they say.
 
+use std::sync::Arc;
+
 use izwi_core::engine::{Engine, LiveWindow, StreamingOutput};
 use tokio::time::Instant;
 
 use super::agreement::LiveWord;
 use super::rewriting::Rewriting;
 use super::settings::{Checked, LiveSettings, max_turn_ms, method};
+use super::speakers::LiveSpeakers;
 use super::step::{Step, live_word, words_behind};
 use super::turn::{LiveEvent, Transcribed};
 use super::turns::{Ask, LiveTurns, Method, Window};
 use crate::error::ApiError;
+use crate::registry::Lease;
 use crate::state::AppState;
 use crate::turns::{Deciding, Heard, TurnInput};
 use crate::upload::UploadMemory;
@@ -37,6 +41,8 @@ enum Reply {
     Once {
         start_ms: u64,
     },
+    /// Who speaks.
+    Speakers,
 }
 
 /// Transcribes one stream of audio while it is spoken.
@@ -47,6 +53,8 @@ pub struct LiveTranscriber {
     settings: Checked,
     turns: LiveTurns,
     rewriting: Rewriting,
+    /// Of a stream whose speakers are told.
+    speakers: Option<LiveSpeakers>,
     /// Language of the turn in progress, as last detected, and the milliseconds of audio that it was detected in.
     detected: Option<(String, u64)>,
     /// Whether a job runs.
@@ -69,7 +77,18 @@ impl LiveTranscriber {
         let turns = LiveTurns::new(settings.method, settings.prompt.clone(), memory, origin_ms);
         let rewriting = Rewriting::new(settings.written);
         let (state, engine) = (state.clone(), engine.clone());
-        Ok(Self { state, engine, settings, turns, rewriting, detected: None, is_running: false })
+        let speakers = None;
+        Ok(Self { state, engine, settings, turns, rewriting, speakers, detected: None, is_running: false })
+    }
+
+    /// Tells speakers by a model, too.
+    ///
+    /// # Errors
+    /// It does not take audio as it arrives.
+    pub fn with_speakers(mut self, model: Arc<Lease>) -> Result<Self, ApiError> {
+        let memory = UploadMemory::of_session(&self.state);
+        self.speakers = Some(LiveSpeakers::new(model, self.settings.priority, memory)?);
+        Ok(self)
     }
 
     /// The longest turn that a model transcribes live, in milliseconds.
@@ -134,6 +153,9 @@ impl LiveTranscriber {
     /// It is more than was admitted, and there is no memory for it.
     pub fn hear(&mut self, heard: &Heard) -> Result<Vec<LiveEvent>, ApiError> {
         let events = self.turns.push(heard)?;
+        if let Some(speakers) = &mut self.speakers {
+            speakers.hear(&heard.samples);
+        }
         Ok(self.told(events))
     }
 
@@ -143,9 +165,14 @@ impl LiveTranscriber {
         wrap: impl FnOnce(LiveReply) -> P::Reply,
     ) -> Option<Result<Job<P>, ApiError>> {
         if self.is_running {
-            return None;
+            let job = self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
+            return job.map(Ok);
         }
-        let job = self.turns.next()?.and_then(|ask| self.job(ask, wrap));
+        let Some(ask) = self.turns.next() else {
+            let job = self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
+            return job.map(Ok);
+        };
+        let job = ask.and_then(|ask| self.job(ask, wrap));
         if job.is_err() {
             // Without memory for it now, the rest of the audio is transcribed later, or not.
             self.clear();
@@ -185,6 +212,9 @@ impl LiveTranscriber {
         let heard_ms = match &reply.0 {
             Reply::Window(step) => step.end_ms - step.start_ms,
             Reply::Once { .. } => u64::MAX,
+            Reply::Speakers => {
+                return self.speakers.as_mut().map(|speakers| speakers.deliver(chunk)).unwrap_or_default();
+            }
         };
         if let Some(language) = chunk.language.filter(|_| self.settled_language().is_none()) {
             self.detected = Some((language, heard_ms));
@@ -198,15 +228,19 @@ impl LiveTranscriber {
                 let text = chunk.text.unwrap_or_default();
                 self.turns.hear(text, words, chunk.partial, &mut events);
             }
+            Reply::Speakers => {}
         }
         self.told(events)
     }
 
     /// Takes the end of a job.
     pub fn end(&mut self, reply: LiveReply, outcome: &Outcome) -> Vec<LiveEvent> {
-        self.is_running = false;
         let mut events = Vec::new();
+        self.is_running &= matches!(reply.0, Reply::Speakers);
         match reply.0 {
+            Reply::Speakers => {
+                return self.speakers.as_mut().map(|speakers| speakers.end(outcome)).unwrap_or_default();
+            }
             Reply::Window(step) => {
                 let words = outcome.is_complete().then(|| words_behind(&step)).flatten();
                 let Step { end_ms, is_thorough, .. } = step;
@@ -241,7 +275,13 @@ impl LiveTranscriber {
             if let LiveEvent::Ended { language, .. } = &mut event {
                 *language = self.settings.language.as_deref().or(detected).map(str::to_owned);
             }
+            let from = told.len();
             self.rewriting.rewrite(event, spoken, is_last, &mut told);
+            if let Some(speakers) = &mut self.speakers {
+                let of_speakers: Vec<LiveEvent> =
+                    told[from..].iter().filter_map(|event| speakers.said(event)).collect();
+                told.extend(of_speakers);
+            }
             self.detected = self.detected.take().filter(|_| !is_end);
         }
         told
@@ -249,8 +289,21 @@ impl LiveTranscriber {
 
     /// Drops the turns that are not transcribed to their end. False if there were none.
     pub fn clear(&mut self) -> bool {
+        self.finish();
         self.rewriting.clear();
         self.turns.clear()
+    }
+
+    /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard, counted from 0; `None` if speakers are not told.
+    pub fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<u32> {
+        self.speakers.as_ref()?.speaker(start_ms, end_ms)
+    }
+
+    /// No more audio comes.
+    pub(super) fn finish(&mut self) {
+        if let Some(speakers) = &mut self.speakers {
+            speakers.finish();
+        }
     }
 
     /// What is said in the turn in progress if it ends in the lull that lasts: once for each lull, when that is transcribed.
@@ -274,8 +327,8 @@ impl LiveTranscriber {
         self.is_running
     }
 
-    /// Whether a turn continues or is not transcribed to its end.
+    /// Whether a turn continues or is not transcribed to its end, or its speakers are not told.
     pub fn has_speech(&self) -> bool {
-        self.ended() < self.begun()
+        self.ended() < self.begun() || self.speakers.as_ref().is_some_and(LiveSpeakers::is_finishing)
     }
 }

@@ -1,6 +1,7 @@
 //! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
+use super::speakers::Stretch;
 use crate::turns::LULL_MS;
 
 /// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
@@ -23,7 +24,7 @@ const MIN_THOROUGH_MS: u64 = 2_500;
 const MAX_CONTEXT: usize = 200;
 
 /// A change of the transcript of a live stream. Turns are numbered from 0; times are milliseconds from the start of the
-/// stream. But for [`Started`](Self::Started), events are about the first turn that has not ended.
+/// stream. But for [`Started`](Self::Started) and [`Speakers`](Self::Speakers), events are about the first turn that has not ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LiveEvent {
     /// A turn begins.
@@ -48,6 +49,13 @@ pub enum LiveEvent {
         text: String,
         /// Its words; none if the model tells no times.
         words: Vec<LiveWord>,
+    },
+    /// Who says what was committed of a turn, as far as it is known; it may be any turn, and replaces what was told of it before.
+    Speakers {
+        /// The number of the turn.
+        turn: u64,
+        /// What each one says, in order.
+        stretches: Vec<Stretch>,
     },
     /// A turn is transcribed to its end.
     Ended {

@@ -15,6 +15,8 @@
 mod parse;
 mod setup;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -26,10 +28,11 @@ use self::setup::{Models, Setup};
 use super::frame;
 use super::outbox::Outbox;
 use super::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
-use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame};
+use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame, Spoken};
 use crate::dto::speech::WordTimes;
 use crate::error::ApiError;
 use crate::live::{ListenerReply, LiveEvent, LiveListener, LiveWord};
+use crate::speakers;
 use crate::state::AppState;
 use crate::turns::{Deciding, TurnModel};
 
@@ -68,16 +71,23 @@ impl Protocol for Live {
         if self.session.is_some() || self.is_closed {
             return None;
         }
-        let (model, is_semantic) = match frame {
-            ClientFrame::Config(config) => (config.model.clone(), config.is_semantic()),
-            ClientFrame::Audio(_) => (None, false),
+        let (model, is_semantic, told_by) = match frame {
+            ClientFrame::Config(config) => {
+                (config.model.clone(), config.is_semantic(), config.speaker_model())
+            }
+            ClientFrame::Audio(_) => (None, false, None),
             _ => return None,
         };
         let state = self.state.clone();
         let loading = async move {
             let asr = state.lease(model.as_deref(), Task::Asr).await?;
             let turns = if is_semantic { TurnModel::lease(&state).await? } else { None };
-            Ok(Models { asr, turns })
+            let speakers = match told_by {
+                Some(Some(model)) => Some(Arc::new(state.lease(Some(&model), Task::Diarize).await?)),
+                Some(None) => Some(Arc::new(speakers::model(&state, "speakers").await?)),
+                None => None,
+            };
+            Ok(Models { asr, turns, speakers })
         };
         Some(loading.boxed())
     }
@@ -146,7 +156,7 @@ impl Protocol for Live {
 
     fn close_input(&mut self) {
         if let Some(session) = &mut self.session
-            && let Err(error) = session.listener.end_turn()
+            && let Err(error) = session.listener.close()
         {
             tracing::warn!(session = %self.id, %error, "the last audio is not transcribed");
         }
@@ -230,6 +240,10 @@ impl Setup {
                 LiveEvent::Committed { turn, text, words } => {
                     let words = self.word_times.then(|| words.iter().filter_map(word_times).collect());
                     out.frame(&ServerFrame::Committed { turn: *turn, text, words });
+                }
+                LiveEvent::Speakers { turn, stretches } => {
+                    let segments = stretches.iter().map(Spoken::from).collect();
+                    out.frame(&ServerFrame::Speakers { turn: *turn, segments });
                 }
                 LiveEvent::Ended { turn, text, language, start_ms, end_ms } => {
                     let (language, start_ms, end_ms) = (language.as_deref(), *start_ms, *end_ms);

@@ -12,6 +12,7 @@ use crate::dto::speech::WordTimes;
 use crate::dto::{chat, live, session};
 use crate::encoding::EncodedChunk;
 use crate::error::ApiError;
+use crate::live::Stretch;
 
 const PAGE: &str = include_str!("../../../../docs/protocol.md");
 
@@ -176,9 +177,10 @@ fn the_page_has_every_message_of_conversations() {
 
 #[test]
 fn the_page_has_every_message_of_live_transcriptions() {
-    use live::ServerFrame as Frame;
+    use live::{ServerFrame as Frame, Spoken};
     check_client::<Live>("live client", live::CLIENT_FRAMES);
     let words = Some(vec![WordTimes { text: "a", start_ms: 0, end_ms: 1 }]);
+    let said = Stretch { speaker: "A".to_owned(), text: "a".to_owned(), start_ms: 0, end_ms: 1 };
     let frames = [
         Frame::Created {
             session_id: "a",
@@ -195,6 +197,7 @@ fn the_page_has_every_message_of_live_transcriptions() {
         Frame::Partial { turn: 0, text: "a" },
         Frame::Committed { turn: 0, text: "a", words },
         Frame::TurnEnd { turn: 0, text: "a", language: None, start_ms: 0, end_ms: 1 },
+        Frame::Speakers { turn: 0, segments: vec![Spoken::from(&said)] },
         Frame::Done { duration_s: 0.0 },
         Frame::Pong,
     ];
@@ -202,7 +205,11 @@ fn the_page_has_every_message_of_live_transcriptions() {
         // A new frame belongs into the list above.
         match frame {
             Frame::Created { .. } | Frame::Started { .. } | Frame::Partial { .. } => {}
-            Frame::Committed { .. } | Frame::TurnEnd { .. } | Frame::Done { .. } | Frame::Pong => {}
+            Frame::Speakers { .. }
+            | Frame::Committed { .. }
+            | Frame::TurnEnd { .. }
+            | Frame::Done { .. }
+            | Frame::Pong => {}
         }
     }
     let retry_after = ApiError::overloaded("x").retry_after_s();

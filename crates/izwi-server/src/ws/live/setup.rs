@@ -25,6 +25,8 @@ pub(crate) struct Models {
     pub(super) asr: Lease,
     /// The turn model, if it is asked for and installed.
     pub(super) turns: Option<Arc<Lease>>,
+    /// The model that tells speakers, if they are asked for.
+    pub(super) speakers: Option<Arc<Lease>>,
 }
 
 /// What the session was configured to.
@@ -44,7 +46,7 @@ pub(super) struct Setup {
 impl Setup {
     /// Checks the fields against the model.
     pub(super) fn resolve(state: &AppState, fields: ConfigFields, models: Models) -> Result<Self, ApiError> {
-        let Models { asr: engine, turns: turn_model } = models;
+        let Models { asr: engine, turns: turn_model, speakers } = models;
         let wanted = fields.encoding.as_deref().unwrap_or(ENCODINGS[0].0);
         let known = ENCODINGS.into_iter().find(|(name, _)| *name == wanted);
         let (encoding, pcm) = known.ok_or_else(|| {
@@ -74,6 +76,11 @@ impl Setup {
             spoken_commands: fields.spoken_commands.unwrap_or(false),
             priority: parse_priority(fields.priority.as_deref())?,
         };
+        let transcriber = LiveTranscriber::new(state, &engine, settings, 0)?;
+        let transcriber = match speakers {
+            Some(model) => transcriber.with_speakers(model)?,
+            None => transcriber,
+        };
         Ok(Self {
             encoding,
             rate_hz,
@@ -82,7 +89,7 @@ impl Setup {
             silence_ms: turns.silence_duration_ms,
             listener: LiveListener::new(
                 TurnInput::with_turns((pcm, rate_hz), &state.vad(), turns, turn_model)?,
-                LiveTranscriber::new(state, &engine, settings, 0)?,
+                transcriber,
             ),
             _engine: engine,
         })
