@@ -17,6 +17,5 @@ mod turns;
 pub use agreement::LiveWord;
 pub use listener::{ListenerReply, LiveListener};
 pub use settings::LiveSettings;
-pub use speakers::Stretch;
 pub use transcriber::{LiveReply, LiveTranscriber};
-pub use turn::LiveEvent;
+pub use turn::{LiveEvent, Stretch};

@@ -11,7 +11,7 @@ use izwi_core::engine::{
 use izwi_types::take_turns;
 
 use super::agreement::LiveWord;
-use super::turn::LiveEvent;
+use super::turn::{LiveEvent, Stretch};
 use crate::error::ApiError;
 use crate::registry::Lease;
 use crate::upload::UploadMemory;
@@ -22,19 +22,6 @@ const MAX_WORDS: usize = 20_000;
 const MAX_SPEAKER_TURNS: usize = 10_000;
 /// The last turns of speakers, among which that of a word is.
 const RECENT: usize = 256;
-
-/// A stretch of a turn that one speaker says.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Stretch {
-    /// A letter, in the order in which speakers were first heard.
-    pub speaker: String,
-    /// Its text, with the leading space.
-    pub text: String,
-    /// Its start.
-    pub start_ms: u64,
-    /// Its end.
-    pub end_ms: u64,
-}
 
 /// The speakers of one stream.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! The transcript of one turn of speech that continues: its window of audio, and the words that are decided.
 
 use super::agreement::{Agreement, LiveWord};
-use super::speakers::Stretch;
 use crate::turns::LULL_MS;
 
 /// A window longer than this is cut after a decided sentence, and one longer than `LONG_MS` after any decided word: each
@@ -22,6 +21,19 @@ const DOUBTED_MS: u64 = 700;
 const MIN_THOROUGH_MS: u64 = 2_500;
 /// Bytes of the decided text before the window that its prompt contains.
 const MAX_CONTEXT: usize = 200;
+
+/// A stretch of a turn that one speaker says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stretch {
+    /// A letter, in the order in which speakers were first heard.
+    pub speaker: String,
+    /// Its text, with the leading space.
+    pub text: String,
+    /// Its start.
+    pub start_ms: u64,
+    /// Its end.
+    pub end_ms: u64,
+}
 
 /// A change of the transcript of a live stream. Turns are numbered from 0; times are milliseconds from the start of the
 /// stream. But for [`Started`](Self::Started) and [`Speakers`](Self::Speakers), events are about the first turn that has not ended.

@@ -32,8 +32,10 @@ const KEPT: usize = 3_600;
 const MORE: usize = 600;
 /// The most voices that speakers are learned from.
 const MAX_LEARNED: usize = 1_024;
-/// Speakers are learned again after one more voice for so many that they were learned from, and where one sounds like none of them.
+/// Speakers are learned again after one more voice for so many that they were learned from, and for so many where one sounds like none
+/// of them.
 const LEARN_PART: usize = 16;
+const STRANGE_PART: usize = 128;
 const STRANGE: f64 = 0.5;
 
 /// What is known of audio that arrives, besides its windows and voices.
@@ -176,8 +178,9 @@ impl Live {
         let known = heard.voices.len();
         heard.voices.extend(new);
         let clear = heard.voices.iter().filter(|voice| rules.settings.is_clear(voice)).count();
-        let is_due = clear > self.learned + self.learned.min(MAX_LEARNED) / LEARN_PART;
-        if !is_due && !(is_strange && clear > self.learned) {
+        let part = if is_strange { STRANGE_PART } else { LEARN_PART };
+        let enough = self.learned.min(MAX_LEARNED) / part;
+        if clear <= self.learned + enough {
             let new = self.speakers.of(&heard.voices[known..]);
             // Before any is learned there is one.
             let name = |speaker: usize| self.names.get(speaker).copied().unwrap_or(speaker);
