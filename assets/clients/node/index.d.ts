@@ -101,6 +101,8 @@ export interface LiveOptions {
   encoding?: "pcm_s16le" | "mulaw" | "alaw";
   sample_rate?: number;
   latency_ms?: number;
+  /** Whether who speaks is told, or the model that tells it. */
+  speakers?: boolean | string;
   word_times?: boolean;
   threshold?: number;
   prefix_padding_ms?: number;
@@ -117,6 +119,11 @@ export type LiveEvent =
       turn: number;
       text: string;
       words?: { text: string; start_ms: number; end_ms: number }[];
+    }
+  | {
+      type: "turn.speakers";
+      turn: number;
+      segments: { speaker: string; text: string; start_ms: number; end_ms: number }[];
     }
   | { type: "turn.end"; turn: number; text: string; language: string | null; start_ms: number; end_ms: number };
 

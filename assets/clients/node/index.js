@@ -134,7 +134,7 @@ export class Client {
   }
 }
 
-const LIVE_EVENTS = new Set(["speech.started", "partial", "committed", "turn.end"]);
+const LIVE_EVENTS = new Set(["speech.started", "partial", "committed", "turn.speakers", "turn.end"]);
 
 /**
  * Iterates over the chunks of a speech session; leaving the loop closes the session.

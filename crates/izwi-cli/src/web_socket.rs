@@ -77,18 +77,22 @@ impl Place {
         Self::serve(served.into_registry(), config).await
     }
 
-    /// Starts a server of `engine`, and of a turn model, in this process.
+    /// Starts a server of `engine`, and of models of other tasks, in this process.
     ///
     /// # Errors
     /// As [`Self::serve`].
-    pub(crate) async fn start(engine: Engine, turn_model: Option<Engine>, store: &Store) -> Result<Self> {
+    pub(crate) async fn start(
+        engine: Engine,
+        others: impl IntoIterator<Item = Engine>,
+        store: &Store,
+    ) -> Result<Self> {
         let model = engine.profile().model.clone();
         let registry_config =
             RegistryConfig { default_asr: Some(model.clone()), ..RegistryConfig::new(model.clone()) };
         let registry = Registry::new(registry_config);
         registry.set(model, Slot::Ready(engine));
-        if let Some(turn_model) = turn_model {
-            registry.set(turn_model.profile().model.clone(), Slot::Ready(turn_model));
+        for other in others {
+            registry.set(other.profile().model.clone(), Slot::Ready(other));
         }
         let vad_weights = Some(store.vad_weights());
         Self::serve(registry, ServerConfig { vad_weights, ..ServerConfig::default() }).await

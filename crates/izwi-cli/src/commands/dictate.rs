@@ -1,5 +1,7 @@
 //! `izwi dictate`: transcribes the microphone while somebody speaks.
 
+mod speakers;
+
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +10,14 @@ use anyhow::{Context as _, Result};
 use futures::{SinkExt as _, StreamExt as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use izwi_core::engine::{DeviceArbiters, EngineCoreConfig};
-use izwi_types::Eagerness;
+use izwi_types::{Eagerness, Task};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
+use self::speakers::{Spoken, Turns};
 use crate::engine::Loaded;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
@@ -71,6 +74,9 @@ pub(crate) struct Args {
     /// How early a turn may end where a turn model is installed, which is asked in a pause; without one silence ends turns
     #[arg(long, value_parser = Eagerness::NAMES, default_value = Eagerness::Auto.name(), conflicts_with = "silence_ms")]
     eagerness: String,
+    /// Tell who says each part of a turn, as A, B and so on; needs a model that tells speakers while they speak
+    #[arg(long)]
+    speakers: bool,
     /// Print the events of the session as lines of JSON, words with their times
     #[arg(long)]
     json: bool,
@@ -107,7 +113,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
     let turns = args.asks_model().then(|| models::turn_model(&store)).flatten();
-    let turns = turns.map(|model| EngineCoreConfig { model, ..config.clone() });
+    let speakers = args.speakers.then(|| models::installed_with(&store, Task::Diarize)).transpose()?;
+    let others = turns.into_iter().chain(speakers);
+    let others: Vec<_> = others.map(|model| EngineCoreConfig { model, ..config.clone() }).collect();
     let arbiters = Arc::new(DeviceArbiters::default());
     let threads = config.num_threads;
     let load = async |interrupt: &mut Interrupt| match remote {
@@ -116,11 +124,11 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     };
     engine::run_loaded(threads, load, async |loaded| {
         let Loaded { engine, mut interrupt, .. } = loaded;
-        let turn_model = match turns {
-            Some(config) => Some(interrupt.guard(engine::load_beside(config, Arc::clone(&arbiters))).await?),
-            None => None,
-        };
-        dictate(args, None, &Place::start(engine, turn_model, &store).await?, interrupt).await
+        let mut beside = Vec::new();
+        for config in others {
+            beside.push(interrupt.guard(engine::load_beside(config, Arc::clone(&arbiters))).await?);
+        }
+        dictate(args, None, &Place::start(engine, beside, &store).await?, interrupt).await
     })
 }
 
@@ -134,7 +142,7 @@ impl Args {
 async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrupt: Interrupt) -> Result<()> {
     let (mut sink, mut events) = place.connect(PATH).await?.split();
     sink.send(Message::text(configuration(args, model).to_string())).await.context(LOST)?;
-    let mut display = Display::new(args.json);
+    let mut display = Display::new(args);
     // No audio is recorded before the session is configured.
     let mut source: Option<Source> = None;
     let mut is_ended = false;
@@ -208,6 +216,7 @@ fn configuration(args: &Args, model: Option<String>) -> serde_json::Value {
         "turn_detection": args.asks_model().then_some("semantic_vad"),
         "eagerness": args.asks_model().then_some(&args.eagerness),
         "word_times": args.json,
+        "speakers": args.speakers,
     })
 }
 
@@ -264,6 +273,10 @@ struct Event {
     kind: String,
     text: Option<String>,
     message: Option<String>,
+    turn: Option<u64>,
+    /// Of `turn.speakers`.
+    #[serde(default)]
+    segments: Vec<Spoken>,
 }
 
 /// What the user sees.
@@ -273,12 +286,14 @@ struct Display {
     line: Option<ProgressBar>,
     /// The final text of the turn.
     turn: String,
+    /// Turns whose speakers are told.
+    spoken: Option<Turns>,
     /// The last error of the session.
     failure: Option<anyhow::Error>,
 }
 
 impl Display {
-    fn new(is_json: bool) -> Self {
+    fn new(&Args { json: is_json, speakers, .. }: &Args) -> Self {
         let is_terminal = output::stdout_is_terminal() && io::stderr().is_terminal();
         let line = (is_terminal && !is_json).then(|| {
             let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -287,7 +302,8 @@ impl Display {
                 Err(_) => line,
             }
         });
-        Self { is_json, line, turn: String::new(), failure: None }
+        let spoken = speakers.then(Turns::default);
+        Self { is_json, line, turn: String::new(), spoken, failure: None }
     }
 
     /// Tells that the dictation begins.
@@ -316,15 +332,33 @@ impl Display {
                 self.turn.push_str(text);
                 match &self.line {
                     Some(_) => self.draw(""),
+                    None if self.spoken.is_some() => {}
                     None => output::print(
                         text.strip_prefix(' ').filter(|_| self.turn.len() == text.len()).unwrap_or(text),
                     )?,
                 }
             }
-            "turn.end" => self.end_turn()?,
+            "turn.end" => self.end_turn(event.turn)?,
+            "turn.speakers" => {
+                if let Some(spoken) = &mut self.spoken {
+                    spoken.tell(event.turn.unwrap_or_default(), event.segments.clone());
+                }
+                self.print_spoken(false)?;
+            }
+            "session.done" => self.print_spoken(true)?,
             _ => {}
         }
         Ok(())
+    }
+
+    /// Prints the turns whose speakers are known, or all.
+    fn print_spoken(&mut self, all: bool) -> Result<()> {
+        let text = self.spoken.as_mut().map(|spoken| spoken.take(all)).unwrap_or_default();
+        match &self.line {
+            _ if text.is_empty() => Ok(()),
+            None => output::print(&text),
+            Some(line) => line.suspend(|| output::print(&text)),
+        }
     }
 
     /// Shows the end of the turn's text, with `partial` after it.
@@ -338,8 +372,15 @@ impl Display {
         }
     }
 
-    fn end_turn(&mut self) -> Result<()> {
+    fn end_turn(&mut self, number: Option<u64>) -> Result<()> {
         let turn = std::mem::take(&mut self.turn);
+        if let Some(spoken) = &mut self.spoken {
+            spoken.end(number.unwrap_or_default(), turn.trim_matches(' '));
+            if let Some(line) = &self.line {
+                line.set_message("");
+            }
+            return self.print_spoken(false);
+        }
         match &self.line {
             _ if turn.trim_matches(' ').is_empty() => Ok(()),
             None => output::print("\n"),

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+#[cfg(unix)]
+use super::asr_model;
 use super::{Izwi, refused};
 
 /// `izwi` with a model `who`, installed in a folder of the user's own.
@@ -101,4 +103,29 @@ fn speakers_are_saved_by_those_who_agree() {
     assert_eq!(json, serde_json::json!([{"name": "ann", "model": "who"}]));
     refused(&saved(&["rm", "bob"]), 1, &["no speaker 'bob' is saved"]);
     assert!(saved(&["rm", "ann"]).status.success() && !izwi.path("home/speakers/ann.json").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn dictated_words_have_speakers() {
+    let (izwi, shared) = (with_model(), Izwi::with_models());
+    let models = shared.home.clone().unwrap().join("models");
+    fs::create_dir_all(izwi.path("home/models")).unwrap();
+    for name in [asr_model(&shared).as_str(), "silero-vad"] {
+        std::os::unix::fs::symlink(models.join(name), izwi.path("home/models").join(name)).unwrap();
+    }
+    let model = asr_model(&shared);
+    let dictate = ["dictate", "-", "--model", &model, "--no-pull", "--language", "en", "--speakers"];
+    let output = izwi.run_with_input(
+        &[&dictate[..], &["--models-dir", "mine", "--dtype", "f32"]].concat(),
+        &super::sound::clip(),
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said =
+        |line: &str| line.split_once(": ").filter(|(who, _)| who.len() == 1).map(|(_, text)| text.to_owned());
+    let said: Option<Vec<String>> = text.lines().map(said).collect();
+    let said = said.unwrap_or_else(|| panic!("a line without a speaker: {text}")).join(" ").to_lowercase();
+    assert!(said.contains("americans") && said.contains("country"), "{text}");
+    refused(&izwi.run_with_input(&dictate, &[]), 1, &["task diarize", "docs/diarization.md"]);
 }

@@ -97,7 +97,9 @@ pub(super) async fn open(
     let input = TurnInput::with_turns((encoding, rate_hz), &state.vad(), turns, turn_model)?;
     let mut transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
     if params.switch("diarize")? {
-        match speakers::installed(&state).await? {
+        // One that hears whole recordings alone has no effect here, as none.
+        let takes_live = |model: &Lease| !model.profile().info.chunks_ms.is_empty();
+        match speakers::installed(&state).await?.filter(takes_live) {
             Some(model) => transcriber = transcriber.with_speakers(Arc::new(model))?,
             None => ignored.add("diarize"),
         }

@@ -52,6 +52,7 @@ class LiveOptions(TypedDict, total=False):
     prompt: str
     encoding: Encoding
     latency_ms: int
+    speakers: bool | str
     threshold: float
     prefix_padding_ms: int
     silence_duration_ms: int
@@ -182,7 +183,25 @@ class TurnEnd:
     end: float
 
 
-LiveEvent = SpeechStarted | Partial | Committed | TurnEnd
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What one speaker says; speakers are `A`, `B` and so on in the order in which they were first heard."""
+
+    speaker: str
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpeakers:
+    """Who says what was committed of a turn, which may have ended; replaces what was told of that turn before."""
+
+    turn: int
+    segments: tuple[Spoken, ...]
+
+
+LiveEvent = SpeechStarted | Partial | Committed | TurnSpeakers | TurnEnd
 
 
 def voice_of(fields: Mapping[str, Any]) -> Voice:
@@ -255,6 +274,12 @@ def live_event_of(frame: Mapping[str, Any]) -> LiveEvent | None:
             words = frame.get("words") or ()
             spans = (Word(each["text"], each["start_ms"] / 1_000, each["end_ms"] / 1_000) for each in words)
             return Committed(frame["turn"], frame["text"], tuple(spans))
+        case "turn.speakers":
+            told = (
+                Spoken(each["speaker"], each["text"], each["start_ms"] / 1_000, each["end_ms"] / 1_000)
+                for each in frame["segments"]
+            )
+            return TurnSpeakers(frame["turn"], tuple(told))
         case "turn.end":
             start, end = frame["start_ms"] / 1_000, frame["end_ms"] / 1_000
             return TurnEnd(frame["turn"], frame["text"], frame.get("language"), start, end)
