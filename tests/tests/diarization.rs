@@ -315,7 +315,7 @@ async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
 }
 
 /// A server with a model for words, and the real one for speakers on a tiny checkpoint, whose speakers have no sense.
-async fn live_server(name: &str) -> Result<(TestServer, tempfile::TempDir)> {
+async fn live_server(name: &str) -> Result<(TestServer, Engine, tempfile::TempDir)> {
     let home = tempfile::tempdir()?;
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pyannote");
     copy(&files, &home.path().join("models/tiny-speakers"))?;
@@ -331,8 +331,8 @@ async fn live_server(name: &str) -> Result<(TestServer, tempfile::TempDir)> {
     let engine = Engine::new(config)?;
     engine.ready().await?;
     let server = Setup::listener_of(name, &SAYS).start().await?;
-    server.registry.set("tiny-speakers", Slot::Ready(engine));
-    Ok((server, home))
+    server.registry.set("tiny-speakers", Slot::Ready(engine.clone()));
+    Ok((server, engine, home))
 }
 
 const MANIFEST: &str = "name = \"tiny-speakers\"\nfamily = \"pyannote\"\ndescription = \"a test\"\ntask = [\"diarize\"]\n\
@@ -364,7 +364,7 @@ async fn open_live(server: &TestServer, config: Value) -> Result<Session> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn words_have_speakers_while_they_are_said() -> Result<()> {
-    let (server, _home) = live_server("said").await?;
+    let (server, _engine, _home) = live_server("said").await?;
     let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
     for piece in speech(8)? {
         session.send_raw(Message::binary(piece)).await?;
@@ -396,7 +396,7 @@ async fn words_have_speakers_while_they_are_said() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
-    let (server, _home) = live_server("said-live").await?;
+    let (server, _engine, _home) = live_server("said-live").await?;
     let url = format!(
         "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true&interim_results=true",
         server.address
@@ -437,4 +437,28 @@ async fn live_speakers_are_refused_where_no_model_tells_them() -> Result<()> {
         session.expect("session.created").await?;
     }
     without.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn speakers_that_cannot_be_told_in_time_are_an_error_and_words_go_on() -> Result<()> {
+    let (server, engine, _home) = live_server("said-late").await?;
+    engine.pause()?;
+    let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
+    session.expect("session.created").await?;
+    // Five minutes, of which four may wait.
+    for _ in 0..60 {
+        session.send_raw(Message::binary(vec![0; 5 * 2 * RATE_HZ])).await?;
+    }
+    let error = session.expect("error").await?;
+    assert_eq!(error["code"], "overloaded", "{error}");
+    assert!(error["message"].as_str().unwrap().contains("leave speakers out"), "{error}");
+    engine.resume()?;
+    for piece in speech(3)? {
+        session.send_raw(Message::binary(piece)).await?;
+    }
+    session.send(json!({"type": "input.done"})).await?;
+    let frames = session.rest().await?;
+    let of = |kind: &str| frames.iter().filter(|frame| frame["type"] == kind).count();
+    assert!(of("turn.end") > 0 && of("turn.speakers") == 0 && of("error") == 0, "{frames:?}");
+    server.assert_balanced().await
 }

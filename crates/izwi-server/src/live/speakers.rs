@@ -42,6 +42,9 @@ pub(super) struct LiveSpeakers {
     memory: UploadMemory,
     is_running: bool,
     is_finished: bool,
+    /// Whether there was no room for audio, so that what follows is not heard; and until that is told.
+    is_cut: bool,
+    fault: Option<ApiError>,
     speakers: Vec<Segment>,
     turns: VecDeque<Said>,
     words: usize,
@@ -89,13 +92,16 @@ impl LiveSpeakers {
             memory,
             is_running: false,
             is_finished: false,
+            is_cut: false,
+            fault: None,
             speakers: Vec::new(),
             turns: VecDeque::new(),
             words: 0,
         })
     }
 
-    /// Takes audio at 16 kHz. Where the model is so far behind that there is no room for it, no more speakers are told.
+    /// Takes audio at 16 kHz. Where the model is so far behind that there is no room for it, no more speakers are told, and the next job is
+    /// an error that says so.
     pub(super) fn hear(&mut self, samples: &[f32]) {
         let Some(audio) = self.audio.as_ref().filter(|_| !samples.is_empty() && !self.is_finished) else {
             return;
@@ -104,10 +110,12 @@ impl LiveSpeakers {
         let has_room = self.memory.resize(bytes).is_ok() && audio.append(samples).is_ok();
         self.samples += samples.len() as u64;
         if !has_room {
-            tracing::warn!("too much audio waits, so that no more speakers are told");
             // What it has heard is told; it ends by itself.
             let _ = audio.finish();
-            self.is_finished = true;
+            (self.is_finished, self.is_cut) = (true, true);
+            let message = "too much audio waits for the model that tells speakers: none are told of what follows; send audio more \
+                           slowly, or leave speakers out";
+            self.fault = Some(ApiError::overloaded(message.to_owned()));
         }
     }
 
@@ -126,11 +134,20 @@ impl LiveSpeakers {
     }
 
     /// The request for the audio, once there is some.
-    pub(super) fn job<P: Protocol>(&mut self, reply: impl FnOnce() -> P::Reply) -> Option<Job<P>> {
+    ///
+    /// # Errors
+    /// There was no room for audio; this is told once.
+    pub(super) fn job<P: Protocol>(
+        &mut self,
+        reply: impl FnOnce() -> P::Reply,
+    ) -> Option<Result<Job<P>, ApiError>> {
+        if let Some(fault) = self.fault.take() {
+            return Some(Err(fault));
+        }
         let audio = self.audio.as_ref().filter(|_| !self.is_running && self.samples > 0)?;
         self.is_running = true;
         let request = EngineCoreRequest::live_diarization(audio.clone()).with_priority(self.priority);
-        Some(Job::new(Engine::clone(&self.engine), request, reply()))
+        Some(Ok(Job::new(Engine::clone(&self.engine), request, reply())))
     }
 
     /// Takes what the model tells, which may be of words that have a speaker already.
@@ -169,7 +186,9 @@ impl LiveSpeakers {
         }
         self.audio = None;
         // What was said after the last that was heard has the nearest speaker.
-        self.heard_s = f64::INFINITY;
+        if !self.is_cut {
+            self.heard_s = f64::INFINITY;
+        }
         self.told(f64::NEG_INFINITY)
     }
 

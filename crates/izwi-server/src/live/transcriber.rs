@@ -165,12 +165,10 @@ impl LiveTranscriber {
         wrap: impl FnOnce(LiveReply) -> P::Reply,
     ) -> Option<Result<Job<P>, ApiError>> {
         if self.is_running {
-            let job = self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
-            return job.map(Ok);
+            return self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
         }
         let Some(ask) = self.turns.next() else {
-            let job = self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
-            return job.map(Ok);
+            return self.speakers.as_mut()?.job(|| wrap(LiveReply(Reply::Speakers)));
         };
         let job = ask.and_then(|ask| self.job(ask, wrap));
         if job.is_err() {
