@@ -316,18 +316,27 @@ async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
 
 /// A server with a model for words, and the real one for speakers on a tiny checkpoint, whose speakers have no sense.
 async fn live_server(name: &str) -> Result<(TestServer, Engine, tempfile::TempDir)> {
+    live_server_with(name, |_| {}).await
+}
+
+/// As [`live_server`], with other settings of the model for speakers.
+async fn live_server_with(
+    name: &str,
+    change: impl FnOnce(&mut EngineCoreConfig),
+) -> Result<(TestServer, Engine, tempfile::TempDir)> {
     let home = tempfile::tempdir()?;
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pyannote");
     copy(&files, &home.path().join("models/tiny-speakers"))?;
     std::fs::create_dir(home.path().join("manifests"))?;
     std::fs::write(home.path().join("manifests/tiny-speakers.toml"), MANIFEST)?;
-    let config = EngineCoreConfig {
+    let mut config = EngineCoreConfig {
         model: "tiny-speakers".to_owned(),
         home: Some(home.path().to_path_buf()),
         models_dir: Some(home.path().join("models")),
         num_threads: 1,
         ..EngineCoreConfig::default()
     };
+    change(&mut config);
     let engine = Engine::new(config)?;
     engine.ready().await?;
     let server = Setup::listener_of(name, &SAYS).start().await?;
@@ -460,5 +469,31 @@ async fn speakers_that_cannot_be_told_in_time_are_an_error_and_words_go_on() -> 
     let frames = session.rest().await?;
     let of = |kind: &str| frames.iter().filter(|frame| frame["type"] == kind).count();
     assert!(of("turn.end") > 0 && of("turn.speakers") == 0 && of("error") == 0, "{frames:?}");
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn speakers_after_a_long_pause_of_the_client_have_new_letters() -> Result<()> {
+    let (server, _engine, _home) =
+        live_server_with("said-again", |config| config.text_timeout = Duration::from_millis(500)).await?;
+    let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
+    let mut letters = Vec::new();
+    for is_last in [false, true] {
+        for piece in speech(4)? {
+            session.send_raw(Message::binary(piece)).await?;
+        }
+        let mut frames = Vec::new();
+        if is_last {
+            session.send(json!({"type": "input.done"})).await?;
+            frames = session.rest().await?;
+        }
+        while !is_last && frames.last().is_none_or(|frame: &Value| frame["type"] != "error") {
+            frames.push(session.frame().await?);
+        }
+        assert!(is_last || frames.last().unwrap()["code"] == "text_timeout", "{frames:?}");
+        let told = frames.iter().rev().find(|frame| frame["type"] == "turn.speakers");
+        letters.push(told.context("no speakers")?["segments"][0]["speaker"].as_str().unwrap().to_owned());
+    }
+    assert!(letters[0] < letters[1], "{letters:?}");
     server.assert_balanced().await
 }

@@ -154,6 +154,7 @@ impl Known {
         ApiError::invalid(param, message)
     }
 }
+
 /// The default model that tells speakers apart; `None` if none is installed.
 ///
 /// # Errors

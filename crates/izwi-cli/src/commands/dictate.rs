@@ -394,6 +394,8 @@ impl Display {
 
 impl Drop for Display {
     fn drop(&mut self) {
+        // What was said in a session that is lost; nobody is left to tell a failure to.
+        let _ = self.print_spoken(true);
         if let Some(line) = &self.line {
             line.finish_and_clear();
         }

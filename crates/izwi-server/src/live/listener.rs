@@ -126,9 +126,10 @@ impl LiveListener {
         }
     }
 
-    /// As [`LiveTranscriber::clear`].
+    /// As [`LiveTranscriber::clear`]; no more speakers are told.
     pub fn clear(&mut self) -> bool {
         self.is_finishing = false;
+        self.transcriber.clear_speakers();
         self.transcriber.clear()
     }
 }

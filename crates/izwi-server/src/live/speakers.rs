@@ -8,7 +8,7 @@ use izwi_core::engine::speakers::{SpeakerJoin, label};
 use izwi_core::engine::{
     AudioStream, Engine, EngineCoreRequest, FinishReason, Priority, Segment, StreamingOutput, Word,
 };
-use izwi_types::take_turns;
+use izwi_types::revise_turns;
 
 use super::agreement::LiveWord;
 use super::turn::{LiveEvent, Stretch};
@@ -128,6 +128,12 @@ impl LiveSpeakers {
         }
     }
 
+    /// Drops the audio that no request has taken; one that runs ends.
+    pub(super) fn clear(&mut self) {
+        self.finish();
+        self.audio.take_if(|_| !self.is_running);
+    }
+
     /// Whether what was heard is not told to its end, though no more comes.
     pub(super) fn is_finishing(&self) -> bool {
         self.is_finished && self.audio.is_some() && self.samples > 0
@@ -164,7 +170,7 @@ impl LiveSpeakers {
             }
             segment
         });
-        take_turns(&mut self.speakers, told);
+        revise_turns(&mut self.speakers, told);
         let more = self.speakers.len().saturating_sub(MAX_SPEAKER_TURNS);
         self.speakers.drain(..more);
         self.told(since_s)
@@ -186,7 +192,7 @@ impl LiveSpeakers {
         }
         self.audio = None;
         // What was said after the last that was heard has the nearest speaker.
-        if !self.is_cut {
+        if outcome.is_complete() && !self.is_cut {
             self.heard_s = f64::INFINITY;
         }
         self.told(f64::NEG_INFINITY)

@@ -287,7 +287,6 @@ impl LiveTranscriber {
 
     /// Drops the turns that are not transcribed to their end. False if there were none.
     pub fn clear(&mut self) -> bool {
-        self.finish();
         self.rewriting.clear();
         self.turns.clear()
     }
@@ -295,6 +294,13 @@ impl LiveTranscriber {
     /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard, counted from 0; `None` if speakers are not told.
     pub fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<u32> {
         self.speakers.as_ref()?.speaker(start_ms, end_ms)
+    }
+
+    /// Tells no more speakers than those of audio that a request has taken.
+    pub(super) fn clear_speakers(&mut self) {
+        if let Some(speakers) = &mut self.speakers {
+            speakers.clear();
+        }
     }
 
     /// No more audio comes.
