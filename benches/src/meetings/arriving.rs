@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use izwi_benches::clips;
 use izwi_core::engine::{AudioStream, Engine, EngineCoreRequest, FinishReason, Segment};
-use izwi_types::take_turns;
+use izwi_types::revise_turns;
 
 use super::Heard;
 use super::rttm::Turn;
@@ -34,14 +34,14 @@ pub(crate) async fn hear(engine: &Engine, samples: &[f32]) -> Result<Heard> {
         let chunk = chunks.recv().await.context("the stream was cut off")?;
         let told = chunk.segments.iter().filter(|segment| segment.is_revision());
         let until_s = told.map(|segment| segment.end_s).fold(heard_s, f64::max);
-        take_turns(&mut turns, chunk.segments);
+        revise_turns(&mut turns, chunk.segments);
         found.extend(turns.iter().filter_map(|turn| part(turn, heard_s, until_s)));
         heard_s = until_s;
         end = chunk.stats.map(|stats| stats.finish_reason);
     }
     ensure!(end == Some(FinishReason::Stop), "the recording was not heard to its end: {end:?}");
-    let last = turns.iter().filter_map(Turn::of).collect();
-    Ok(Heard { found, last: Some(last), length_s: samples.len() as f64 / rate as f64 })
+    let corrected = turns.iter().filter_map(Turn::of).collect();
+    Ok(Heard { found, corrected: Some(corrected), length_s: samples.len() as f64 / rate as f64 })
 }
 
 /// What is told of a stretch.

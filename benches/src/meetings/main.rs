@@ -74,7 +74,7 @@ struct Score {
     /// Compute threads
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Score what is told while the recording arrives, of each second when it has arrived; and what is told of it at last
+    /// Score what is told of each second once it has arrived, and what is told at the end, after all corrections
     #[arg(long)]
     live: bool,
     /// Fail if the error rate of all without a collar is above this, in percent
@@ -115,7 +115,7 @@ impl Score {
         let pairs = pairs(&self.folder)?;
         ensure!(!pairs.is_empty(), "{} has no recording with an RTTM file", self.folder.display());
         let engine = engines::load(&self.model, self.threads).await?;
-        let [heard, of] = if self.live { ["told", "told at last"] } else { ["found", ""] };
+        let [heard, of] = if self.live { ["told", "DER, corrected"] } else { ["found", ""] };
         println!(
             "| recording | s | speakers {heard} | of | DER, no collar | DER, collar 0.25 s | RTF | {of} |"
         );
@@ -125,10 +125,10 @@ impl Score {
         for (recording, truth) in &pairs {
             let truth = rttm::read(truth)?;
             let begun = Instant::now();
-            let Heard { found, last, length_s } = self.hear(&engine, recording).await?;
+            let Heard { found, corrected, length_s } = self.hear(&engine, recording).await?;
             let own_s = begun.elapsed().as_secs_f64();
             let plain = |found: &[Turn]| score::compare(&truth, found, 0.0);
-            let last = last.map(|last| plain(&last));
+            let last = corrected.map(|turns| plain(&turns));
             let errors = [plain(&found), score::compare(&truth, &found, 0.25), last.unwrap_or_default()];
             let [of, heard] = [&truth, &found].map(|turns| rttm::speakers(turns).len());
             all.iter_mut().zip(errors).for_each(|(sum, own)| *sum += own);
@@ -163,15 +163,15 @@ impl Score {
         let output = engine.generate(EngineCoreRequest::diarization(std::fs::read(recording)?)).await?;
         let segments = output.transcript.unwrap_or_default().segments;
         let length_s = output.stats.audio_duration.as_secs_f64();
-        Ok(Heard { found: segments.iter().filter_map(Turn::of).collect(), last: None, length_s })
+        Ok(Heard { found: segments.iter().filter_map(Turn::of).collect(), corrected: None, length_s })
     }
 }
 
 /// What a model tells of a recording.
 struct Heard {
     found: Vec<Turn>,
-    /// Of one that arrives: what is told of it at last.
-    last: Option<Vec<Turn>>,
+    /// Of one that arrives: what is told after all corrections.
+    corrected: Option<Vec<Turn>>,
     length_s: f64,
 }
 

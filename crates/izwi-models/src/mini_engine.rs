@@ -5,7 +5,7 @@ use crate::families::golden_set;
 use crate::model::{BatchEntry, SequenceState, SpeechModel};
 use izwi_nn::kv_pool::KvPool;
 use izwi_types::{
-    AudioProgress, Emission, Input, ListenInput, PrepareLimits, Prepared, Segment, Work, take_turns,
+    AudioProgress, Emission, Input, ListenInput, PrepareLimits, Prepared, Segment, Work, revise_turns,
 };
 
 /// Blocks of the pool.
@@ -241,6 +241,6 @@ pub(crate) fn arriving(
 /// The turns that are told at last, of audio that arrives.
 pub(crate) fn settled(told: Vec<Segment>) -> Vec<Segment> {
     let mut turns = Vec::new();
-    take_turns(&mut turns, told);
+    revise_turns(&mut turns, told);
     turns
 }

@@ -42,7 +42,7 @@ pub use suggest::{similar, suggest};
 pub use task::Task;
 pub use text_boundary::stable_end;
 pub use text_notes::{TextNote, TextNotes};
-pub use transcript::{Segment, TokenLogprob, Transcript, Word, take_turns};
+pub use transcript::{Segment, TokenLogprob, Transcript, Word, revise_turns};
 pub use transcription_options::TranscriptionOptions;
 pub use turn_ends::{Eagerness, TurnEnds};
 pub use voice::{Gender, Voice, VoiceRecording, VoiceReference};

@@ -70,9 +70,9 @@ impl Segment {
     }
 }
 
-/// Takes what is told of speakers in audio that arrives: turns, and [revisions](Segment::revision) of those before. A turn that goes
-/// on after a revision is one.
-pub fn take_turns(turns: &mut Vec<Segment>, told: impl IntoIterator<Item = Segment>) {
+/// Adds what is told of speakers in audio that arrives to the turns so far, which its [revisions](Segment::revision) cut. A turn that
+/// goes on after a cut is one.
+pub fn revise_turns(turns: &mut Vec<Segment>, told: impl IntoIterator<Item = Segment>) {
     for segment in told {
         if segment.is_revision() {
             turns.retain(|turn| turn.start_s < segment.start_s);
@@ -130,10 +130,10 @@ mod tests {
             ..Segment::default()
         };
         let mut turns = Vec::new();
-        take_turns(&mut turns, [Segment::revision(0.0, 10.0), turn(1.0, 8.0, 0), turn(7.0, 9.0, 1)]);
-        take_turns(&mut turns, [Segment::revision(7.5, 12.0), turn(7.5, 12.0, 0), turn(11.0, 12.0, 1)]);
+        revise_turns(&mut turns, [Segment::revision(0.0, 10.0), turn(1.0, 8.0, 0), turn(7.0, 9.0, 1)]);
+        revise_turns(&mut turns, [Segment::revision(7.5, 12.0), turn(7.5, 12.0, 0), turn(11.0, 12.0, 1)]);
         assert_eq!(turns, [turn(1.0, 12.0, 0), turn(7.0, 7.5, 1), turn(11.0, 12.0, 1)]);
-        take_turns(&mut turns, [Segment::revision(0.0, 13.0), turn(1.0, 12.5, 3)]);
+        revise_turns(&mut turns, [Segment::revision(0.0, 13.0), turn(1.0, 12.5, 3)]);
         assert_eq!(turns, [turn(1.0, 12.5, 3)]);
     }
 }

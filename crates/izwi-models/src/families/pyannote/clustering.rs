@@ -11,15 +11,14 @@ use super::grouping::{Linkage, groups, unit};
 use super::plda::Plda;
 use super::segmentation::{FRAMES, SPEAKERS};
 
-/// The most vectors that speakers are learned from: more are thinned out evenly.
-pub(super) const MAX_LEARNED: usize = 4_096;
-/// The share of a window that a voice is heard alone, from which on speakers are learned from it: 1 / 5 by the mixture model, and of
-/// groups 1 / 10.
+/// The most voices that are clustered: more are thinned out evenly.
+pub(super) const MAX_CLUSTERED: usize = 4_096;
+/// The least share of a window that a voice is heard alone, of those that are clustered: 1 / 5 with the mixture model, 1 / 10 without.
 const CLEAR_PART: usize = 5;
 const CLEAR_PART_OF_GROUPS: usize = 10;
 /// A group of less than 1 / 50 of few vectors is no speaker.
 const LEAST_PART: usize = 50;
-/// How often centres of groups are learned again from what is nearest to them.
+/// How often the centres of groups are computed again from what is nearest to them.
 const REFINED: usize = 2;
 /// Steps of the mixture model, the least gain of one, and how sure it is of the groups that it starts with.
 const STEPS: usize = 20;
@@ -48,7 +47,7 @@ impl Voice {
 }
 
 impl Clustering {
-    /// Whether speakers are learned from a voice.
+    /// Whether a voice is heard alone for long enough to be clustered.
     pub(super) fn is_clear(&self, voice: &Voice) -> bool {
         voice.is_clear(match self {
             Self::Vbx { .. } => CLEAR_PART,
@@ -65,18 +64,18 @@ pub(super) struct Speakers {
 }
 
 impl Speakers {
-    /// Learns at most `most` speakers from at most `most_learned` voices.
-    pub(super) fn learn(
+    /// Clusters at most `most_clustered` voices into at most `most` speakers.
+    pub(super) fn cluster(
         voices: &[Voice],
         (plda, settings): (&Plda, &Clustering),
         most: usize,
-        most_learned: usize,
+        most_clustered: usize,
     ) -> Self {
         let clear: Vec<&Voice> = voices.iter().filter(|voice| settings.is_clear(voice)).collect();
         if clear.len() < 2 {
             return Self::default();
         }
-        let every = clear.len().div_ceil(most_learned);
+        let every = clear.len().div_ceil(most_clustered);
         let learned: Vec<&Voice> = clear.into_iter().step_by(every).collect();
         let (centres, weights) = match *settings {
             Clustering::Vbx { threshold, vector_weight, speaker_weight } => {
@@ -143,15 +142,8 @@ fn of_groups(learned: &[&Voice], threshold: f64, least: usize) -> (Vec<Vec<f64>>
     let mut sizes = vec![0usize; groups.iter().max().map_or(0, |last| last + 1)];
     groups.iter().for_each(|&group| sizes[group] += 1);
     let least = least.min(unit.len().div_ceil(LEAST_PART)).min(sizes.iter().copied().max().unwrap_or(0));
-    let places: Vec<Option<usize>> = sizes
-        .iter()
-        .scan(0, |next, &size| {
-            let place = *next;
-            *next += usize::from(size >= least);
-            Some((size >= least).then_some(place))
-        })
-        .collect();
-    let mut names: Vec<Option<usize>> = groups.into_iter().map(|group| places[group]).collect();
+    let kept: Vec<usize> = (0..sizes.len()).filter(|&group| sizes[group] >= least).collect();
+    let mut names: Vec<Option<usize>> = groups.iter().map(|group| kept.binary_search(group).ok()).collect();
     let mut means = self::means(&names, &unit);
     for _ in 0..REFINED {
         names = named(learned, &means.0);

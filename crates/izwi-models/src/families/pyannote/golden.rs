@@ -136,7 +136,7 @@ fn pyannote_golden_vectors_become_speakers() {
             }
         }
         let rules = (&model.plda, &model.config.clustering);
-        let speakers = |most| Speakers::learn(&heard.voices, rules, most, MAX_LEARNED).of(&heard.voices);
+        let speakers = |most| Speakers::cluster(&heard.voices, rules, most, MAX_CLUSTERED).of(&heard.voices);
         let ours = speakers(usize::MAX);
         let bounded: BTreeSet<usize> = speakers(2).into_iter().flatten().collect();
         assert_eq!(bounded.len(), if case == "many" { 2 } else { 1 });

@@ -1,9 +1,9 @@
-//! Audio that is heard as it arrives: a window ends with each second of it, and a voice that is heard again has the name that it had.
+//! Audio that is heard as it arrives: a window of 10 s ends with each second of it, and speakers keep their names.
 //!
-//! Windows begin 9 s before the audio, whose first second so has one of its own. What is told of the last window may change with
-//! the next; what is told of earlier ones changes where speakers are learned again, which makes some of them others. Times count
-//! from the start of the audio. The spectra of a window are those of its last seconds beside what is known of the others, less
-//! the mean of all so far: a window costs the same however long the recording is. Knows no queue.
+//! The first window has 9 s of zeros before the first second. What is told of the last window may change with the next one; what is
+//! told of earlier ones changes where the voices are clustered again and some get another speaker. Times count from the start of
+//! the audio. Each window runs the network of voices over its last 3 s and keeps the rows of the seconds before, and spectra are
+//! normalised by a running mean, so that a window costs the same however long the recording is. Knows no queue.
 
 use candle_core::Result;
 use izwi_nn::layers::conv::Plane;
@@ -22,36 +22,37 @@ pub(super) const CHUNK_MS: u32 = 1_000;
 const LEAD: usize = WINDOW / WINDOW_STEP - 1;
 /// Samples of a row of the network of voices.
 const ROW: usize = 8 * HOP;
-/// Samples at the end of a window of which rows are computed, and rows at their start that are known better already.
-const HEARD: usize = 3 * SAMPLE_RATE_HZ;
+/// Samples at the end of a window whose rows are computed, and rows at their start that lack what precedes them: earlier windows
+/// have better ones.
+const COMPUTED: usize = 3 * SAMPLE_RATE_HZ;
 const EDGE: usize = 6;
-/// Frames after which those before count half in the mean: a minute.
-const REMEMBERED: f64 = 6_000.0;
-/// Windows of which voices are kept, and how many more there are before the oldest go: an hour.
+/// Frames after which the sums of the running mean are halved: a minute.
+const HALVED_AFTER: f64 = 6_000.0;
+/// Windows whose voices are kept, an hour, and how many are dropped at once.
 const KEPT: usize = 3_600;
-const MORE: usize = 600;
-/// The most voices that speakers are learned from.
-const MAX_LEARNED: usize = 1_024;
-/// Speakers are learned again after one more voice for so many that they were learned from, and for so many where one sounds like none
-/// of them.
-const LEARN_PART: usize = 16;
-const STRANGE_PART: usize = 128;
-const STRANGE: f64 = 0.5;
+const DROPPED: usize = 600;
+/// The most voices that are clustered.
+const MAX_CLUSTERED: usize = 1_024;
+/// Voices are clustered again when 1 / 16 more have come, or 1 / 128 where the cosine of one to every speaker is below a threshold, so
+/// that it may be a new one.
+const MORE_PART: usize = 16;
+const NEW_SPEAKER_PART: usize = 128;
+const NEW_SPEAKER: f64 = 0.5;
 
 /// What is known of audio that arrives, besides its windows and voices.
 #[derive(Debug, Default)]
 pub(super) struct Live {
-    /// Windows so far, those that are forgotten included.
+    /// Windows so far, and how many of them are dropped.
     windows: usize,
-    forgotten: usize,
+    dropped: usize,
     mean: Mean,
     rows: Rows,
     speakers: Speakers,
     /// The name of each of the speakers, and of each voice.
     names: Vec<usize>,
     named: Vec<Option<usize>>,
-    /// Voices that the speakers were learned from.
-    learned: usize,
+    /// Clear voices when they were clustered.
+    clustered: usize,
 }
 
 /// The mean of each bin of the spectra, without silence.
@@ -74,7 +75,7 @@ impl Mean {
             }
         }
         self.frames = self.frames.max(first + frames.len() / bins);
-        if self.count > REMEMBERED {
+        if self.count > HALVED_AFTER {
             self.sums.iter_mut().for_each(|sum| *sum /= 2.0);
             self.count /= 2.0;
         }
@@ -141,14 +142,14 @@ impl Live {
         heard.windows.push(masks);
         self.windows += 1;
         let is_new = self.name(voices, heard, rules);
-        self.forget(heard);
+        self.drop_old(heard);
         let first = if is_new { 0 } else { heard.windows.len().saturating_sub(LEAD + 1) };
-        Ok(self.told(heard, first, rules))
+        Ok(self.told(heard, first, rules.min_pause_s))
     }
 
     fn voices(&mut self, samples: &[f32], masks: &[u8], rules: &Rules<'_>) -> Result<Vec<Voice>> {
         let (window, (span, _)) = (self.windows, Self::span(self.windows));
-        let first = span.end.saturating_sub(HEARD) / ROW;
+        let first = span.end.saturating_sub(COMPUTED) / ROW;
         let own = &samples[WINDOW - (span.end - first * ROW)..];
         let mut frames = rules.embedding.energies(own);
         self.mean.take_off(&mut frames, first * ROW / HOP, rules.bins);
@@ -172,23 +173,24 @@ impl Live {
 
     /// Names the voices of a window; true where earlier ones have other names than before.
     fn name(&mut self, new: Vec<Voice>, heard: &mut Heard, rules: &Rules<'_>) -> bool {
-        let is_strange =
-            |voice: &Voice| rules.settings.is_clear(voice) && self.speakers.likeness(voice) < STRANGE;
-        let is_strange = new.iter().any(is_strange);
+        let may_be_new =
+            |voice: &Voice| rules.settings.is_clear(voice) && self.speakers.likeness(voice) < NEW_SPEAKER;
+        let may_be_new = new.iter().any(may_be_new);
         let known = heard.voices.len();
         heard.voices.extend(new);
         let clear = heard.voices.iter().filter(|voice| rules.settings.is_clear(voice)).count();
-        let part = if is_strange { STRANGE_PART } else { LEARN_PART };
-        let enough = self.learned.min(MAX_LEARNED) / part;
-        if clear <= self.learned + enough {
+        let part = if may_be_new { NEW_SPEAKER_PART } else { MORE_PART };
+        let enough = self.clustered.min(MAX_CLUSTERED) / part;
+        if clear <= self.clustered + enough {
             let new = self.speakers.of(&heard.voices[known..]);
-            // Before any is learned there is one.
+            // Before any voice is clustered there is one speaker.
             let name = |speaker: usize| self.names.get(speaker).copied().unwrap_or(speaker);
             self.named.extend(new.into_iter().map(|speaker| speaker.map(name)));
             return false;
         }
-        self.learned = clear;
-        self.speakers = Speakers::learn(&heard.voices, (rules.plda, rules.settings), usize::MAX, MAX_LEARNED);
+        self.clustered = clear;
+        self.speakers =
+            Speakers::cluster(&heard.voices, (rules.plda, rules.settings), usize::MAX, MAX_CLUSTERED);
         let speakers = self.speakers.of(&heard.voices);
         self.names = matched(&speakers[..known], &self.named, self.speakers.count());
         let named: Vec<Option<usize>> =
@@ -198,31 +200,32 @@ impl Live {
         is_new
     }
 
-    fn forget(&mut self, heard: &mut Heard) {
-        if heard.windows.len() < KEPT + MORE {
+    /// Drops the oldest windows, so that memory is bounded.
+    fn drop_old(&mut self, heard: &mut Heard) {
+        if heard.windows.len() < KEPT + DROPPED {
             return;
         }
-        self.forgotten += MORE;
-        heard.windows.drain(..MORE);
-        let gone = heard.voices.partition_point(|voice| voice.window < self.forgotten);
+        self.dropped += DROPPED;
+        heard.windows.drain(..DROPPED);
+        let gone = heard.voices.partition_point(|voice| voice.window < self.dropped);
         heard.voices.drain(..gone);
         self.named.drain(..gone);
-        self.learned = self.learned.saturating_sub(gone);
+        self.clustered = self.clustered.saturating_sub(gone);
     }
 
     /// The turns from the kept window `first` on, less those of the windows before that would tell of them.
-    fn told(&self, heard: &Heard, first: usize, rules: &Rules<'_>) -> Vec<Segment> {
+    fn told(&self, heard: &Heard, first: usize, min_pause_s: f64) -> Vec<Segment> {
         let mut names = vec![[None; SPEAKERS]; heard.windows.len() - first];
-        let from = heard.voices.partition_point(|voice| voice.window < self.forgotten + first);
+        let from = heard.voices.partition_point(|voice| voice.window < self.dropped + first);
         for (voice, name) in heard.voices[from..].iter().zip(&self.named[from..]) {
-            names[voice.window - self.forgotten - first][voice.place] = *name;
+            names[voice.window - self.dropped - first][voice.place] = *name;
         }
-        let start = self.forgotten + first;
+        let start = self.dropped + first;
         let speaking = turns::speaking(&heard.windows[first..], &names);
         let offset_s = start as f64 * turns::WINDOW_STEP_S - LEAD as f64 * turns::WINDOW_STEP_S;
         let (since_s, end_s) =
             (start as f64 * turns::WINDOW_STEP_S, self.windows as f64 * turns::WINDOW_STEP_S);
-        let (turns, order) = turns::turns(&speaking, end_s - offset_s, rules.min_pause_s);
+        let (turns, order) = turns::turns(&speaking, end_s - offset_s, min_pause_s);
         let turns = turns.into_iter().filter_map(|turn| {
             let start_s = (turn.start_s + offset_s).max(since_s);
             let end_s = turn.end_s + offset_s;
@@ -269,6 +272,27 @@ mod tests {
         );
         assert_eq!(matched(&some(&[0, 0, 0]), &some(&[2, 2, 1]), 1), [2]);
         assert_eq!(matched(&[None], &[None], 1), [0]);
+    }
+
+    #[test]
+    fn an_hour_is_kept_and_told_again() {
+        let voice = |window| Voice { window, place: 0, alone: 589, vector: vec![1.0] };
+        let count = KEPT + DROPPED;
+        let mut heard = Heard { windows: vec![vec![1; 589]; count], voices: (0..count).map(voice).collect() };
+        let mut live = Live { windows: count, named: vec![Some(2); count], ..Live::default() };
+        live.drop_old(&mut heard);
+        assert_eq!((heard.windows.len(), heard.voices.len(), live.named.len()), (KEPT, KEPT, KEPT));
+        assert_eq!(heard.voices[0].window, DROPPED);
+        let (kept_s, end_s) = (DROPPED as f64, count as f64);
+        for (first, since_s) in [(0, kept_s), (KEPT - LEAD - 1, end_s - 10.0)] {
+            let told = live.told(&heard, first, 0.0);
+            assert_eq!(told[0], Segment::revision(since_s, end_s));
+            assert_eq!((told.len(), told[1].start_s, told[1].speaker), (2, since_s, Some(2)));
+            assert!((told[1].end_s - end_s).abs() < 0.1, "{:?}", told[1]);
+        }
+        let before = heard.windows.len();
+        live.drop_old(&mut heard);
+        assert_eq!(heard.windows.len(), before);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use self::clustering::{MAX_LEARNED, Speakers, Voice};
+use self::clustering::{MAX_CLUSTERED, Speakers, Voice};
 use self::config::{Clustering, Config, Sizes};
 use self::embedding::{Embedding, Pool};
 use self::live::{CHUNK_MS, Live};
@@ -287,7 +287,7 @@ impl Pyannote {
     /// The turns of a recording of so many samples that was heard to its end, with embeddings of their speakers.
     fn turns(&self, heard: &Heard, samples: usize, max_speakers: usize) -> Vec<Segment> {
         let rules = (&self.plda, &self.config.clustering);
-        let speakers = Speakers::learn(&heard.voices, rules, max_speakers, MAX_LEARNED).of(&heard.voices);
+        let speakers = Speakers::cluster(&heard.voices, rules, max_speakers, MAX_CLUSTERED).of(&heard.voices);
         let mut names = vec![[None; SPEAKERS]; heard.windows.len()];
         for (voice, speaker) in heard.voices.iter().zip(&speakers) {
             names[voice.window][voice.place] = *speaker;
