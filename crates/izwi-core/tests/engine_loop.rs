@@ -122,10 +122,10 @@ async fn a_dropped_generate_future_aborts_its_request() {
 
 #[tokio::test]
 async fn a_first_request_that_is_dropped_as_it_is_added_does_not_stay() {
-    let engine = engine(SimulatedModel::default());
+    let (engine, open, _) = gated(EngineCoreConfig::default(), true);
     engine.ready().await.unwrap();
     let is_added = async {
-        while engine.status().pending == 0 {
+        while engine.status().pending + engine.status().running == 0 {
             tokio::task::yield_now().await;
         }
     };
@@ -134,6 +134,7 @@ async fn a_first_request_that_is_dropped_as_it_is_added_does_not_stay() {
         () = is_added => {}
         _ = engine.generate(EngineCoreRequest::tts(TEXT)) => panic!("it was added before"),
     }
+    drop(open);
     soon("the queue to be empty", || engine.status().pending + engine.status().running == 0).await;
 }
 

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -221,6 +222,8 @@ struct Dispatcher {
     child: Child,
     stream: UnixStream,
     lines: BufReader<UnixStream>,
+    /// Events that came before a reply.
+    early: VecDeque<String>,
 }
 
 impl Dispatcher {
@@ -254,7 +257,7 @@ impl Dispatcher {
         };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap());
-        let mut dispatcher = Self { child, stream, lines };
+        let mut dispatcher = Self { child, stream, lines, early: VecDeque::new() };
         for command in
             ["CLIENT_NAME me:test:main", "OUTPUT_MODULE izwi", "NOTIFICATION ALL ON", "SSML_MODE on"]
         {
@@ -278,9 +281,16 @@ impl Dispatcher {
         }
     }
 
+    /// The reply to a command. Events that come before it are kept: another thread of Speech Dispatcher tells them.
     fn ask(&mut self, line: &str) -> String {
         write!(self.stream, "{line}\r\n").unwrap();
-        self.next()
+        loop {
+            let told = self.next();
+            if !told.starts_with('7') {
+                return told;
+            }
+            self.early.push_back(told);
+        }
     }
 
     fn speak(&mut self, text: &str) {
@@ -292,7 +302,7 @@ impl Dispatcher {
     fn events(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {
-            let event = self.next();
+            let event = self.early.pop_front().unwrap_or_else(|| self.next());
             let is_last = event.contains("702 END") || event.contains("703 CANCELED");
             events.push(event);
             if is_last {
