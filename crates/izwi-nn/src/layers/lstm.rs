@@ -8,6 +8,7 @@ use crate::Error;
 use crate::checkpoint::Checkpoint;
 use crate::slices::with_slices;
 use izwi_kernels::elementwise::lstm_step;
+use izwi_kernels::threads::run_pair;
 use izwi_types::Precision;
 
 /// Input, forget, cell and output gate.
@@ -64,10 +65,21 @@ impl BiLstm {
         }
         let gates = self.input.forward(x)?; // [rows, 2 * GATES * hidden]
         let steps = Steps::new(packed);
-        let states = [0, 1].map(|direction| self.run(&gates, &steps, direction));
-        let [forward, backward] = states;
+        // At once on a CPU of several threads: a step of few rows has too little work to share.
+        let (mut forward, mut backward) = (Ok(None), Ok(None));
+        let mut first = || forward = self.run(&gates, &steps, 0).map(Some);
+        let mut second = || backward = self.run(&gates, &steps, 1).map(Some);
+        if x.device().is_cpu() {
+            run_pair(first, second);
+        } else {
+            first();
+            second();
+        }
+        let (Some(forward), Some(backward)) = (forward?, backward?) else {
+            bail!("lstm: a direction is missing")
+        };
         let at = |row: &Vec<u32>| packed.fill(|sequence, position| row[steps.place(sequence, position)]);
-        let [forward, backward] = [(forward?, 0), (backward?, 1)]
+        let [forward, backward] = [(forward, 0), (backward, 1)]
             .map(|(states, direction)| packed.gather(&states, at(&steps.outputs(direction))));
         Tensor::cat(&[forward?, backward?], 1)
     }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use candle_core::{Device, Result, Tensor};
+use rayon::prelude::*;
 
 use super::config::Sizes;
 use izwi_kernels::elementwise::{Activated, instance_norm};
@@ -34,6 +35,8 @@ const LEAST_HZ: f64 = 50.0;
 const HIGHEST_HZ: f64 = 8_000.0;
 const SLOPE: f64 = 0.01;
 const EPS: f32 = 1e-5;
+/// Windows from one yield point to the next, each on a thread of its own.
+const TOGETHER: usize = 4;
 
 /// The weights, on the CPU.
 #[derive(Debug)]
@@ -120,11 +123,12 @@ impl Segmentation {
 
     /// The score of each class in each frame, `[windows * FRAMES, classes]`.
     pub(super) fn scores(&self, windows: &[&[f32]]) -> Result<Tensor> {
-        let rows = windows.iter().map(|window| {
+        let mut rows = Vec::with_capacity(windows.len());
+        for windows in windows.chunks(TOGETHER) {
             yield_point();
-            self.rows(window)
-        });
-        let mut x = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?; // [windows * FRAMES, channels]
+            rows.extend(windows.par_iter().map(|window| self.rows(window)).collect::<Result<Vec<_>>>()?);
+        }
+        let mut x = Tensor::cat(&rows, 0)?; // [windows * FRAMES, channels]
         let packed = PackedRows::dense(&vec![FRAMES; windows.len()], &Device::Cpu)?;
         for lstm in &self.lstm {
             yield_point();
