@@ -10,6 +10,7 @@ mod raw;
 mod recording;
 mod server;
 mod session;
+mod speakers;
 pub mod synthetic;
 mod upstream;
 mod waiting;
@@ -24,6 +25,7 @@ pub use raw::{RawResponse, exchange};
 pub use recording::{Form, base64, recording, transcript_events};
 pub use server::{Setup, TestServer, copy, provide_tls};
 pub use session::{Incoming, Session, Turn, Utterance};
+pub use speakers::{live_speakers, live_speakers_with};
 pub use upstream::{Reply, Seen, Upstream};
 pub use waiting::{eventually, guarded};
 

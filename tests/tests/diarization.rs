@@ -1,6 +1,7 @@
 //! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and `diarize` of Deepgram and ElevenLabs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use izwi_core::engine::{Engine, EngineCoreConfig};
 use izwi_hub::{SavedSpeaker, SpeakerStore, Store};
 use izwi_server::Slot;
 use izwi_tests::synthetic::RATE_HZ;
-use izwi_tests::{Form, Session, Setup, TestServer, base64, copy, recording};
+use izwi_tests::{Form, Session, Setup, TestServer, base64, live_speakers, live_speakers_with, recording};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -285,6 +286,24 @@ async fn speakers_of_words_are_told_to_clients_of_elevenlabs() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_more_speakers_are_told_than_a_request_allows() -> Result<()> {
+    let (server, _engine, _home) = live_speakers("bounded", &SAYS).await?;
+    let told = async |most: Option<&str>| -> Result<BTreeSet<String>> {
+        let speech = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
+        let form = Form::new().file("file", &std::fs::read(speech)?).text("model_id", "scribe_v1");
+        let form = form.text("diarize", "true");
+        let form = most.into_iter().fold(form, |form, most| form.text("num_speakers", most));
+        let body: Value = server.post_form("/v1/speech-to-text", form).await?.json().await?;
+        let words = body["words"].as_array().with_context(|| body.to_string())?.iter();
+        Ok(words.filter_map(|word| word["speaker_id"].as_str().map(str::to_owned)).collect())
+    };
+    let all = told(None).await?;
+    ensure!(all.len() > 1, "{all:?}");
+    assert_eq!(told(Some("1")).await?, BTreeSet::from(["speaker_0".to_owned()]));
+    server.assert_balanced().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
     let plain = Setup::listener("no-speakers").start().await?;
     let refusal = async |response: reqwest::Response| -> Result<(u16, Value)> {
@@ -314,41 +333,6 @@ async fn without_a_model_for_speakers_they_are_refused_by_name() -> Result<()> {
     server.assert_balanced().await
 }
 
-/// A server with a model for words, and the real one for speakers on a tiny checkpoint, whose speakers have no sense.
-async fn live_server(name: &str) -> Result<(TestServer, Engine, tempfile::TempDir)> {
-    live_server_with(name, |_| {}).await
-}
-
-/// As [`live_server`], with other settings of the model for speakers.
-async fn live_server_with(
-    name: &str,
-    change: impl FnOnce(&mut EngineCoreConfig),
-) -> Result<(TestServer, Engine, tempfile::TempDir)> {
-    let home = tempfile::tempdir()?;
-    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pyannote");
-    copy(&files, &home.path().join("models/tiny-speakers"))?;
-    std::fs::create_dir(home.path().join("manifests"))?;
-    std::fs::write(home.path().join("manifests/tiny-speakers.toml"), MANIFEST)?;
-    let mut config = EngineCoreConfig {
-        model: "tiny-speakers".to_owned(),
-        home: Some(home.path().to_path_buf()),
-        models_dir: Some(home.path().join("models")),
-        num_threads: 1,
-        ..EngineCoreConfig::default()
-    };
-    change(&mut config);
-    let engine = Engine::new(config)?;
-    engine.ready().await?;
-    let server = Setup::listener_of(name, &SAYS).start().await?;
-    server.registry.set("tiny-speakers", Slot::Ready(engine.clone()));
-    Ok((server, engine, home))
-}
-
-const MANIFEST: &str = "name = \"tiny-speakers\"\nfamily = \"pyannote\"\ndescription = \"a test\"\ntask = [\"diarize\"]\n\
-    licence = \"MIT\"\nlanguages = [\"mul\"]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"main\"\n\
-    [[sources.files]]\npath = \"config.yaml\"\ntarget = \"config.yaml\"\n\
-    sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\nsize = 1\n";
-
 /// Two seconds of silence around `seconds` of speech, as 16-bit samples.
 fn speech(seconds: usize) -> Result<Vec<Vec<u8>>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
@@ -373,7 +357,7 @@ async fn open_live(server: &TestServer, config: Value) -> Result<Session> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn words_have_speakers_while_they_are_said() -> Result<()> {
-    let (server, _engine, _home) = live_server("said").await?;
+    let (server, _engine, _home) = live_speakers("said", &SAYS).await?;
     let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
     for piece in speech(8)? {
         session.send_raw(Message::binary(piece)).await?;
@@ -405,7 +389,7 @@ async fn words_have_speakers_while_they_are_said() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
-    let (server, _engine, _home) = live_server("said-live").await?;
+    let (server, _engine, _home) = live_speakers("said-live", &SAYS).await?;
     let url = format!(
         "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true&interim_results=true",
         server.address
@@ -450,7 +434,7 @@ async fn live_speakers_are_refused_where_no_model_tells_them() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn speakers_that_cannot_be_told_in_time_are_an_error_and_words_go_on() -> Result<()> {
-    let (server, engine, _home) = live_server("said-late").await?;
+    let (server, engine, _home) = live_speakers("said-late", &SAYS).await?;
     engine.pause()?;
     let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
     session.expect("session.created").await?;
@@ -475,7 +459,8 @@ async fn speakers_that_cannot_be_told_in_time_are_an_error_and_words_go_on() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn speakers_after_a_long_pause_of_the_client_have_new_letters() -> Result<()> {
     let (server, _engine, _home) =
-        live_server_with("said-again", |config| config.text_timeout = Duration::from_millis(500)).await?;
+        live_speakers_with("said-again", &SAYS, |config| config.text_timeout = Duration::from_millis(500))
+            .await?;
     let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
     let mut letters = Vec::new();
     for is_last in [false, true] {

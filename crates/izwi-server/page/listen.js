@@ -1,11 +1,10 @@
-// The page Listen: live transcripts of the microphone, and of files.
+// The page Listen: transcripts of the microphone and of files.
 
-import { ApiError, events, request, socket } from "./api.js";
-import { capture } from "./capture.js";
-import { cues, wordsOf } from "./captions.js";
-import { $, choices, say, sayError, seconds } from "./dom.js";
+import { ApiError, events, request } from "./api.js";
+import { wordsOf } from "./captions.js";
+import { $, choices, say, seconds } from "./dom.js";
 import { languageChoices, languageName } from "./languages.js";
-import { toPcm, wav } from "./player.js";
+import { Recording } from "./recording.js";
 import { remember } from "./settings.js";
 import { languages, models, state, tellMissing } from "./service.js";
 import { Transcript } from "./transcript.js";
@@ -126,95 +125,31 @@ export async function open(entry) {
 
 async function record() {
   const button = $("listen-record");
-  const pieces = [];
-  let transcript = null;
-  let channel;
-  let isStopping = false;
-  let turnWords = [];
-  const early = [];
+  const tellsSpeakers = $("listen-speakers").checked && !$("listen-speakers").disabled;
+  const options = { model: $("listen-model").value, language: $("listen-language").value, tellsSpeakers };
+  const wanted = new Recording(options, { tell: (text, kind) => say($("listen-status"), text, kind), level: (samples) => wave.push(samples) });
   button.disabled = true;
   say($("listen-status"), "Opening the microphone");
-  const end = async (message, kind) => {
-    if (!live) return;
-    const recorder = live;
+  live = wanted;
+  wanted.over.then(() => {
     live = null;
-    await recorder.stop();
-    channel?.close();
-    if (transcript) {
-      transcript.recording = wav(pieces, recorder.rate);
-      transcript.script.duration = pieces.reduce((sum, piece) => sum + piece.length, 0) / recorder.rate;
-      transcript.done("");
-    }
     $("listen-wave").hidden = true;
-    say($("listen-status"), message, kind);
     button.setAttribute("aria-pressed", "false");
     button.textContent = "Record";
     refresh();
-  };
-  try {
-    const recorder = await capture((samples) => {
-      if (isStopping) return;
-      pieces.push(samples);
-      wave.push(samples);
-      if (channel?.readyState === WebSocket.OPEN) channel.send(toPcm(samples));
-      else early.push(samples);
-    });
-    live = recorder;
-    $("listen-wave").hidden = false;
-    wave.reset(recorder.rate);
-    const opened = await socket("/v1/audio/transcriptions/stream");
-    const config = { model: $("listen-model").value, sample_rate: recorder.rate, word_times: true };
-    if ($("listen-language").value) config.language = $("listen-language").value;
-    opened.send(JSON.stringify({ type: "session.config", ...config }));
-    early.splice(0).forEach((samples) => opened.send(toPcm(samples)));
-    channel = opened;
-  } catch (error) {
-    await live?.stop();
-    live = null;
-    $("listen-wave").hidden = true;
-    refresh();
-    return sayError($("listen-status"), error);
-  }
-  const name = `Recording ${new Date().toLocaleTimeString()}`;
-  transcript = new Transcript({ name, model: $("listen-model").value, language: $("listen-language").value || null, duration: null, segments: [] });
-  channel.onmessage = ({ data }) => {
-    const event = JSON.parse(data);
-    if (event.type === "speech.started") say($("listen-status"), "Listening");
-    else if (event.type === "partial") transcript.partial = event.text;
-    else if (event.type === "committed") {
-      const words = (event.words ?? []).map((word) => ({ gap: " ", text: word.text.trim(), start: word.start_ms / 1000, end: word.end_ms / 1000 }));
-      // A text whose words could not be found in the audio.
-      if (!words.length && event.text.trim()) words.push({ gap: " ", text: event.text.trim(), start: null, end: null });
-      turnWords.push(...words);
-      transcript.addWords(words);
-    } else if (event.type === "turn.end") {
-      transcript.partial = "";
-      const [start, end] = [event.start_ms / 1000, event.end_ms / 1000];
-      const isTimed = turnWords.every((word) => word.start !== null);
-      const segments = isTimed ? cues(turnWords) : [{ start, end, words: turnWords }];
-      for (const segment of segments) transcript.addSegment({ start: segment.start, end: segment.end, words: segment.words }, true);
-      turnWords = [];
-    } else if (event.type === "error") {
-      end(event.message, "error");
-    } else if (event.type === "session.done") end("Done");
-  };
-  channel.onclose = () => end(new ApiError(0, { message: "The connection was lost." }).message, "error");
+  });
+  const rate = await wanted.open();
+  if (!rate) return;
+  $("listen-wave").hidden = false;
+  wave.reset(rate);
   button.disabled = false;
   button.setAttribute("aria-pressed", "true");
   button.textContent = "Stop";
-  say($("listen-status"), "Listening: speak now");
-  live.finish = () => {
-    if (isStopping) return;
-    isStopping = true;
-    say($("listen-status"), "Finishing");
-    channel.send(JSON.stringify({ type: "input.done" }));
-    live?.stop();
-  };
 }
 
 export function start() {
   wave = new Waveform($("listen-wave"), { follows: true });
-  $("listen-record").addEventListener("click", () => (live ? live.finish?.() : record()));
+  $("listen-record").addEventListener("click", () => (live ? live.finish() : record()));
   $("listen-files").addEventListener("change", ({ target }) => {
     transcribeFiles([...target.files]);
     target.value = "";

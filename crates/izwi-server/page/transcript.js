@@ -8,10 +8,27 @@ import { button, make, save, say, seconds } from "./dom.js";
 const COLOURS = 6;
 const KEEP_MS = 800;
 
+// What one speaker says without another in between, or what nobody is known of yet.
+function runsOf(segments) {
+  const runs = [];
+  for (const segment of segments) {
+    const last = runs.at(-1);
+    if (last && last.speaker === segment.speaker) {
+      last.words.push(...segment.words);
+      last.end = segment.end;
+    } else runs.push({ ...segment, words: [...segment.words] });
+  }
+  return runs;
+}
+
+const goesOn = (before, now) => before.speaker === now.speaker && before.words.every((word, at) => word === now.words[at]);
+
 export class Transcript {
   #words = [];
   #spans = new Map();
   #turn = null;
+  #live = new Map();
+  #colours = new Map();
   #stopAt = null;
   #isCorrecting = false;
   #entry = null;
@@ -54,20 +71,55 @@ export class Transcript {
     this.onclose?.();
   }
 
-  // Appends a segment, and its words unless they are there already.
-  addSegment(segment, hasWords = false) {
+  // Appends a segment.
+  addSegment(segment) {
     this.script.segments.push(segment);
-    if (hasWords) return;
-    if (segment.speaker !== undefined) this.#openTurn(segment);
-    this.addWords(segment.words, segment);
+    this.#turn = segment.speaker === undefined ? null : this.#openTurn(this.text, segment);
+    this.#addWords(this.#turn ?? this.text, segment.words, segment);
+    this.text.scrollTop = this.text.scrollHeight;
   }
 
-  addWords(words, segment = null) {
-    const box = this.#turn ?? this.text;
+  // What is said in a turn of a live recording, in place of what was known of it. What stays is not drawn again.
+  setTurn(turn, segments) {
+    if (!this.#live.has(turn)) {
+      const box = make("div", { class: "said" });
+      const partial = this.text.querySelector(".partial");
+      if (partial) partial.before(box);
+      else this.text.append(box);
+      this.#live.set(turn, { box, segments: [], runs: [] });
+    }
+    const live = this.#live.get(turn);
+    live.segments = segments;
+    this.script.segments = [...this.#live.values()].flatMap((each) => each.segments);
+    const runs = runsOf(segments);
+    let kept = 0;
+    while (kept < runs.length && kept < live.runs.length && goesOn(live.runs[kept], runs[kept])) kept += 1;
+    for (const { element, words } of live.runs.splice(kept)) {
+      element.remove();
+      for (const [span, word] of this.#spans) if (words.includes(word)) this.#spans.delete(span);
+    }
+    runs.forEach((run, at) => {
+      const shown = live.runs[at] ?? this.#openRun(live.box, run);
+      this.#addWords(shown.said, run.words.slice(shown.words.length), run);
+      live.runs[at] = { ...shown, words: run.words };
+    });
+    // Words of an earlier turn may have changed.
+    this.#words = [...this.text.querySelectorAll(".word")];
+    this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  // The words of one speaker in a live turn, none yet; those of nobody known are a paragraph.
+  #openRun(box, run) {
+    const said = run.speaker === undefined ? make("p", {}) : this.#openTurn(box, run);
+    if (run.speaker === undefined) box.append(said);
+    return { speaker: run.speaker, said, element: run.speaker === undefined ? said : said.parentElement, words: [] };
+  }
+
+  #addWords(box, words, segment) {
     const partial = this.text.querySelector(".partial");
     for (const word of words) {
-      const start = word.start ?? segment?.start ?? null;
-      const span = make("span", { class: "word", tabindex: "-1", "data-start": start, "data-end": word.end ?? segment?.end, title: start === null ? null : seconds(start) }, word.text);
+      const start = word.start ?? segment.start ?? null;
+      const span = make("span", { class: "word", tabindex: "-1", "data-start": start, "data-end": word.end ?? segment.end, title: start === null ? null : seconds(start) }, word.text);
       this.#spans.set(span, word);
       this.#words.push(span);
       const isFirst = !box.firstChild || box.firstChild === partial;
@@ -77,7 +129,6 @@ export class Transcript {
       if (partial && box === this.text) partial.before(...nodes);
       else box.append(...nodes);
     }
-    this.text.scrollTop = this.text.scrollHeight;
   }
 
   // What was heard so far, of which the segments cover the first part.
@@ -243,10 +294,12 @@ export class Transcript {
   // Speakers: a turn for each change, with a colour and a name.
 
   #colour(speaker) {
-    return `speaker-${Object.keys(this.script.speakers).indexOf(speaker) % COLOURS}`;
+    if (!this.#colours.has(speaker)) this.#colours.set(speaker, this.#colours.size);
+    return `speaker-${this.#colours.get(speaker) % COLOURS}`;
   }
 
-  #openTurn(segment) {
+  // The paragraph of a turn, without words yet.
+  #openTurn(box, segment) {
     const { speaker } = segment;
     this.script.speakers ??= {};
     this.script.speakers[speaker] ??= speaker;
@@ -254,8 +307,8 @@ export class Transcript {
     const who = button(name, () => this.#name(speaker), { class: "who", "data-speaker": speaker, title: "Rename" });
     const play = button("", () => this.#play(segment.start, segment.end), { class: "play", "aria-label": `Play the turn of ${name} at ${seconds(segment.start)}` });
     const said = make("p", {});
-    this.text.append(make("div", { class: `turn ${this.#colour(speaker)}` }, make("div", { class: "turn-head" }, play, who), said));
-    this.#turn = said;
+    box.append(make("div", { class: `turn ${this.#colour(speaker)}` }, make("div", { class: "turn-head" }, play, who), said));
+    return said;
   }
 
   // The field of a speaker's name.
@@ -288,7 +341,7 @@ export class Transcript {
     this.script.segments = [];
     this.#words = [];
     this.#spans.clear();
-    this.#turn = null;
+    this.#live.clear();
     this.text.replaceChildren();
     for (const segment of segments) this.addSegment(segment);
     this.#showSpeakers();
@@ -297,6 +350,9 @@ export class Transcript {
   }
 
   #showSpeakers() {
+    // Live turns may have been of others before.
+    const heard = new Set(this.script.segments.map(({ speaker }) => speaker));
+    for (const speaker of Object.keys(this.script.speakers ?? {})) if (!heard.has(speaker)) delete this.script.speakers[speaker];
     const speakers = Object.entries(this.script.speakers ?? {});
     this.speakers.hidden = !speakers.length;
     this.speakers.replaceChildren(

@@ -173,7 +173,7 @@ export async function translates(page, [, , multilingual]) {
 export async function distinguishes(page) {
   await tab(page, "listen");
   await page.waitForFunction(() => !document.getElementById("listen-speakers").disabled, null, WAIT);
-  await page.getByLabel("Tell the speakers of files apart").check();
+  await page.getByLabel("Tell speakers apart").check();
   await page.setInputFiles("#listen-files", recording);
   const result = page.locator(".result").first();
   await result.getByText(/ s in /).waitFor(WAIT);
@@ -203,4 +203,47 @@ export async function distinguishes(page) {
   assert.ok(!(await file("TXT")).includes("B:"));
   assert.equal((await file("TXT")).trim().split("\n").length, 1, "one speaker has one turn");
   passed("speakers have colours and names; they are renamed, merged, and their turns played");
+
+  await record(page, async (live) => {
+    await live.getByText(/^Speakers are not told: .*whole recordings alone/).waitFor(WAIT);
+    await live.locator(".word").first().waitFor(WAIT);
+  });
+  passed("a model for files alone is told, and words are transcribed without it");
+}
+
+async function record(page, whileOn) {
+  const count = await page.locator(".result").count();
+  await page.getByRole("button", { name: "Record" }).click();
+  await page.waitForFunction((before) => document.querySelectorAll(".result").length > before, count, WAIT);
+  const live = page.locator(".result").first();
+  await whileOn(live);
+  await page.locator("#listen-record").press("Enter");
+  await shows(page, "listen-status", "^Done");
+  return live;
+}
+
+// Who says what while it is said.
+export async function recordsSpeakers(page) {
+  await tab(page, "listen");
+  await page.waitForFunction(() => !document.getElementById("listen-speakers").disabled, null, WAIT);
+  await page.getByLabel("Tell speakers apart").check();
+  const live = await record(page, async (shown) => {
+    await shown.locator(".turn .word").nth(3).waitFor({ state: "attached", ...WAIT });
+    await accessible(page, "a recording with speakers");
+    await picture(page, "listen-live-speakers-desktop");
+  });
+  const text = (await live.locator(".word").allTextContents()).join(" ");
+  // Each word once, whoever says it in the end.
+  assert.match(text, /^The boats are late\. Are they\? They/);
+  const words = await live.locator(".word").count();
+  assert.equal(await live.locator(".turn .word").count(), words, "every word has a speaker in the end");
+  const saved = await download(page, live.getByRole("button", { name: "TXT", exact: true }));
+  assert.match(saved, /^[A-Z]: The boats/);
+  const shown = await live.locator(".speakers input").evaluateAll((fields) => fields.map(({ value }) => value));
+  const said = new Set(await live.locator(".who").allTextContents());
+  assert.deepEqual(new Set(shown), said, "speakers that were corrected away are gone");
+  await live.locator(".speakers input").first().fill("Ann");
+  await live.locator(".speakers input").first().press("Enter");
+  assert.match(await download(page, live.getByRole("button", { name: "TXT", exact: true })), /^Ann: The boats|\nAnn: /);
+  passed("a recording tells who says each word, and its speakers are renamed");
 }

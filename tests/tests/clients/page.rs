@@ -11,7 +11,7 @@ use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{Engine, EngineCoreConfig, Precision, Task};
 use izwi_hub::{LexiconStore, Store, VoiceStore};
 use izwi_server::{Loader, Offer, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
-use izwi_tests::{Completion, Llm, Setup, TestServer};
+use izwi_tests::{Completion, Llm, Setup, TestServer, live_speakers};
 use izwi_types::TurnEnds;
 
 use crate::pipelines::{serve, speaker};
@@ -109,6 +109,14 @@ async fn the_page_tells_speakers_apart() -> Result<()> {
     engine.ready().await?;
     server.registry.set(config.model, Slot::Ready(engine));
     check(&server, "speakers", &[]).await
+}
+
+/// The speakers are of a tiny model, and have no sense.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_tells_who_speaks_in_a_recording() -> Result<()> {
+    const SAYS: [&str; 3] = ["The boats are late.", "Are they?", "They always are."];
+    let (server, _engine, _home) = live_speakers("page-live", &SAYS).await?;
+    check(&server, "recording", &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
