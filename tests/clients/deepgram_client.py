@@ -133,6 +133,10 @@ def transcripts(client: DeepgramClient, recording: str, word: str) -> None:
     plain = client.listen.v1.media.transcribe_file(request=audio)
     assert word in plain.results.channels[0].alternatives[0].transcript.lower(), plain
     assert plain.results.utterances is None, plain
+    samples, rate = pcm(recording, 0)
+    rates = {"additional_query_parameters": {"sample_rate": rate}}
+    raw = client.listen.v1.media.transcribe_file(request=samples, encoding="linear16", request_options=rates)
+    assert raw.results.channels[0].alternatives[0].transcript == plain.results.channels[0].alternatives[0].transcript, raw
     passed("transcripts with words")
 
 
@@ -214,7 +218,8 @@ def errors(client: DeepgramClient, environment: DeepgramClientEnvironment, recor
     refused(400, "fetched", lambda: listen.transcribe_url(url="https://example.com/a.wav"))
     for name, value in [("multichannel", True), ("redact", "pii"), ("callback", "https://example.com")]:
         refused(400, name, lambda: listen.transcribe_file(request=audio, **{name: value}))
-    refused(400, "encoding", lambda: listen.transcribe_file(request=audio, encoding="linear16"))
+    refused(400, "sample_rate", lambda: listen.transcribe_file(request=audio, encoding="linear16"))
+    refused(400, "amr-nb", lambda: listen.transcribe_file(request=audio, encoding="amr-nb"))
     refused(404, "no-such-model", lambda: listen.transcribe_file(request=audio, model="no-such-model"))
     refused(415, "", lambda: listen.transcribe_file(request=b"no recording at all"))
     refused(400, "aac", lambda: list(generate(text=TEXT, encoding="aac")))

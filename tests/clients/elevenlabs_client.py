@@ -284,6 +284,9 @@ def check_transcripts():
     assert "".join(word.text for word in transcript.words) == transcript.text, transcript
     assert all(a.start <= a.end <= b.end for a, b in zip(said, said[1:])), said
     assert transcript.language_code == "en" and transcript.language_probability == 1, transcript
+    raw = joined(speech.convert(VOICE, text=TEXT, output_format="pcm_16000", seed=7))
+    heard = convert(model_id="scribe_v2", file=io.BytesIO(raw), language_code="en", file_format="pcm_s16le_16")
+    assert heard.text == transcript.text, (heard.text, transcript.text)
     passed("transcripts")
     letters = convert(model_id="scribe_v2", file=io.BytesIO(pcm), timestamps_granularity="character")
     assert [letter.text for letter in letters.words[0].characters] == list("The"), letters.words[0]

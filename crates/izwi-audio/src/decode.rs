@@ -19,6 +19,7 @@ use std::time::Duration;
 use budget::{Budget, ReadMeter};
 use pieces::Pieces;
 
+use crate::pcm_input::PcmEncoding;
 use crate::resample::ResampleError;
 
 /// Bounds on one recording.
@@ -101,12 +102,51 @@ where
     Ok(samples.to_vec())
 }
 
+/// Samples of one channel without a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PcmFormat {
+    /// How each is encoded.
+    pub encoding: PcmEncoding,
+    /// Their rate, in Hz.
+    pub rate_hz: u32,
+}
+
 /// As [`decode`], while `watch` counts what is decoded and may end it.
 ///
 /// # Errors
 /// As [`decode`]; [`DecodeError::Stopped`] if `watch` ended it.
 pub fn decode_watched<B>(
     file: B,
+    rate_hz: u32,
+    limits: &DecodeLimits,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<[f32]>, DecodeError>
+where
+    B: AsRef<[u8]> + Send + Sync + 'static,
+{
+    read(file, None, rate_hz, limits, watch)
+}
+
+/// As [`decode_watched`], of samples in `format` without a header.
+///
+/// # Errors
+/// The rate is none that recordings have, they exceed a limit, there are none, or `watch` ended it.
+pub fn decode_pcm<B>(
+    samples: B,
+    format: PcmFormat,
+    rate_hz: u32,
+    limits: &DecodeLimits,
+    watch: &mut Watch<'_>,
+) -> Result<Arc<[f32]>, DecodeError>
+where
+    B: AsRef<[u8]> + Send + Sync + 'static,
+{
+    read(samples, Some(format), rate_hz, limits, watch)
+}
+
+fn read<B>(
+    file: B,
+    format: Option<PcmFormat>,
     rate_hz: u32,
     limits: &DecodeLimits,
     watch: &mut Watch<'_>,
@@ -124,7 +164,7 @@ where
     check_rate(rate_hz)?;
     let budget = Budget::new(bytes.len(), limits.max_duration);
     let meter = Arc::new(ReadMeter::new(bytes.len()));
-    let source = open(file, &meter)?;
+    let source = open(file, format, &meter)?;
     let sink = sink::Sink::new(rate_hz, limits.max_duration, budget, watch);
     // Mutated headers make symphonia 0.6.1 overflow (seen by fuzzing: format-caf demuxer.rs, format-riff common.rs for
     // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; builds with them must not abort.
@@ -137,9 +177,17 @@ where
     result.map(Pieces::into_shared)
 }
 
-/// The file as a stream, with its header repaired.
-fn open<B: AsRef<[u8]>>(file: B, meter: &Arc<ReadMeter>) -> Result<wav_header::Source<B>, DecodeError> {
+/// The file as a stream, with its header repaired, or the samples of a format with one.
+fn open<B: AsRef<[u8]>>(
+    file: B,
+    format: Option<PcmFormat>,
+    meter: &Arc<ReadMeter>,
+) -> Result<wav_header::Source<B>, DecodeError> {
     let bytes = file.as_ref();
+    if let Some(format) = format {
+        let wav = wav_header::of_pcm(format, bytes.len())?;
+        return Ok(wav_header::Source::new(wav.head, file, wav.body, Arc::clone(meter)));
+    }
     if let Some(name) = foreign::name(bytes) {
         return Err(DecodeError::UnknownFormat(format!("it is {name}, which is not read")));
     }

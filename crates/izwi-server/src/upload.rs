@@ -18,7 +18,7 @@ use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
-use izwi_audio::decode::DecodeError;
+use izwi_audio::decode::{DecodeError, PcmFormat};
 use izwi_core::engine::AudioInput;
 use izwi_types::excerpt;
 use tokio::sync::OwnedSemaphorePermit;
@@ -48,6 +48,21 @@ impl Recording {
     /// A file, and the field that errors name.
     pub fn file(file: Bytes, param: &'static str) -> Self {
         Self { audio: AudioInput::File(file), param }
+    }
+
+    /// The same, whose bytes are samples in `format` without a header.
+    ///
+    /// # Errors
+    /// It came as base64, which is that of a file.
+    pub fn as_pcm(self, format: PcmFormat) -> Result<Self, ApiError> {
+        let Self { audio, param } = self;
+        match audio {
+            AudioInput::File(bytes) => Ok(Self { audio: AudioInput::Pcm(bytes, format), param }),
+            AudioInput::Pcm(..) | AudioInput::Base64(_) => {
+                let message = format!("{param} in JSON is a file; send samples without a header as a form");
+                Err(ApiError::invalid(param, message))
+            }
+        }
     }
 
     /// The field that errors name.

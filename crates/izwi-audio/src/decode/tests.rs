@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::pcm_input::PcmInput;
 
 #[path = "../../testdata/generated.rs"]
 mod generated;
@@ -468,4 +469,27 @@ proptest! {
     ) {
         let _ = run(&[magic, &bytes].concat());
     }
+}
+
+#[test]
+fn samples_without_a_header_are_those_of_their_stream() {
+    let bytes: Vec<u8> = (0..3_201u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let decode = |bytes: Vec<u8>, encoding, rate_hz| {
+        let format = PcmFormat { encoding, rate_hz };
+        decode_pcm(bytes, format, 16_000, &LIMITS, &mut |_| ControlFlow::Continue(()))
+    };
+    for encoding in [PcmEncoding::S16Le, PcmEncoding::MuLaw, PcmEncoding::ALaw] {
+        let whole = decode(bytes.clone(), encoding, 16_000).unwrap();
+        let mut streamed = Vec::new();
+        let mut stream = PcmInput::new(encoding, 16_000).unwrap();
+        stream.push(&bytes, &mut streamed).unwrap();
+        stream.finish(&mut streamed).unwrap();
+        assert_eq!(whole.len(), bytes.len() / encoding.sample_bytes());
+        assert_eq!(&whole[..], streamed, "{encoding:?}");
+        let slow = decode(bytes.clone(), encoding, 8_000).unwrap();
+        assert!(slow.len().abs_diff(2 * whole.len()) < 8, "{} of {}", slow.len(), whole.len());
+    }
+    assert!(matches!(decode(vec![1], PcmEncoding::S16Le, 16_000), Err(DecodeError::Empty)));
+    assert!(matches!(decode(bytes.clone(), PcmEncoding::S16Le, 0), Err(DecodeError::Damaged(_))));
+    assert!(decode(vec![0; 1 << 21], PcmEncoding::MuLaw, 8_000).is_err());
 }

@@ -11,12 +11,25 @@ use std::sync::Arc;
 use symphonia::core::io::MediaSource;
 
 use super::budget::ReadMeter;
-use super::{DecodeError, check_channels, check_rate};
+use super::{DecodeError, PcmFormat, check_channels, check_rate};
+use crate::pcm_input::PcmEncoding;
 
 /// A repaired header, and the range of the sample bytes that follow it.
 pub(super) struct Wav {
     pub(super) head: Vec<u8>,
     pub(super) body: Range<usize>,
+}
+
+impl Wav {
+    fn new(format: &[u8], body: Range<usize>) -> Self {
+        let mut head = b"RIFF\xff\xff\xff\xffWAVEfmt ".to_vec();
+        // Both fit: a format has at most MAX_FORMAT_BYTES, and bodies of 4 GiB cannot be told apart from streams.
+        head.extend_from_slice(&(format.len() as u32).to_le_bytes());
+        head.extend_from_slice(format);
+        head.extend_from_slice(b"data");
+        head.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+        Self { head, body }
+    }
 }
 
 /// `fmt ` chunks have 16, 18, 40 or (ADPCM) 50 bytes.
@@ -50,13 +63,27 @@ pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
     }
     let (format, body) = chunks(file)?;
     let format = strict_format(format)?;
-    let mut head = b"RIFF\xff\xff\xff\xffWAVEfmt ".to_vec();
-    // Both fit: a format has at most MAX_FORMAT_BYTES, and bodies of 4 GiB cannot be told apart from streams.
-    head.extend_from_slice(&(format.len() as u32).to_le_bytes());
-    head.extend_from_slice(&format);
-    head.extend_from_slice(b"data");
-    head.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
-    Ok(Some(Wav { head, body }))
+    Ok(Some(Wav::new(&format, body)))
+}
+
+/// The header of `bytes` bytes of samples without one, of one channel. What is left of a sample is dropped.
+pub(super) fn of_pcm(format: PcmFormat, bytes: usize) -> Result<Wav, DecodeError> {
+    let PcmFormat { encoding, rate_hz } = format;
+    check_rate(rate_hz)?;
+    let tag = match encoding {
+        PcmEncoding::S16Le => tag::PCM,
+        PcmEncoding::MuLaw => tag::MU_LAW,
+        PcmEncoding::ALaw => tag::A_LAW,
+    };
+    let align = encoding.sample_bytes() as u16;
+    let mut format = Vec::with_capacity(16);
+    format.extend_from_slice(&tag.to_le_bytes());
+    format.extend_from_slice(&1u16.to_le_bytes());
+    format.extend_from_slice(&rate_hz.to_le_bytes());
+    format.extend_from_slice(&(rate_hz * u32::from(align)).to_le_bytes());
+    format.extend_from_slice(&align.to_le_bytes());
+    format.extend_from_slice(&(8 * align).to_le_bytes());
+    Ok(Wav::new(&format, 0..bytes - bytes % usize::from(align)))
 }
 
 /// The bytes of `fmt ` and the range of the samples, in any order.

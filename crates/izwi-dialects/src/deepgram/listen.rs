@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
+use izwi_audio::decode::PcmFormat;
 use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
 use izwi_server::extract::ContentType;
 use izwi_server::live::LiveSettings;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
+use super::listen_socket::format_of;
 use super::params::Params;
 use super::results::{Alternative, ModelInfo, Utterance, hex, now};
 use crate::hosted::model_of;
@@ -54,14 +56,14 @@ impl Listener {
         Ok(Self { settings: LiveSettings { language, inverse_normalization, ..likely }, engine })
     }
 
-    /// The engine's request for the bytes of a file.
-    fn request(&self, file: bytes::Bytes) -> Result<EngineCoreRequest, ApiError> {
+    /// The engine's request for a recording.
+    fn request(&self, recording: Recording) -> Result<EngineCoreRequest, ApiError> {
         let LiveSettings { language, prompt, keywords, inverse_normalization, .. } = self.settings.clone();
         let options =
             TranscriptionOptions { language, prompt, keywords, inverse_normalization, ..Default::default() };
         let options = options.with_words();
         let checked = CheckedRequest::of_options(self.model(), options, Some("verbose_json"), false)?;
-        checked.request(Recording::file(file, "body"), &self.engine)
+        checked.request(recording, &self.engine)
     }
 
     fn model(&self) -> &str {
@@ -103,6 +105,10 @@ pub(super) struct ListenQuery {
     smart_format: Option<String>,
     /// A likely word; may repeat.
     keyterm: Option<String>,
+    /// `linear16`, `mulaw` or `alaw` for samples of one channel without a header, with `sample_rate`.
+    encoding: Option<String>,
+    /// Rate of such samples, in Hz.
+    sample_rate: Option<u32>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -162,13 +168,7 @@ pub(super) async fn transcribe(
             "a JSON body with a url is not supported: nothing is fetched; send the recording as the body";
         return Err(ApiError::invalid("url", message));
     }
-    if let Some(encoding) = params.text("encoding") {
-        let encoding = izwi_types::excerpt(encoding);
-        let message = format!(
-            "encoding '{encoding}' is not supported for a whole recording; send a file such as WAV without it"
-        );
-        return Err(ApiError::invalid("encoding", message));
-    }
+    let format = params.text("encoding").is_some().then(|| format_of(&params)).transpose()?;
     let diarizes = params.switch("diarize")?;
     let saved =
         params.text("saved_speakers").is_some().then(|| params.switch("saved_speakers")).transpose()?;
@@ -181,7 +181,12 @@ pub(super) async fn transcribe(
     let sha256 = hex(&Sha256::digest(&bytes));
     let speakers = if diarizes { Some(Speakers::lease(&state, "diarize", saved).await?) } else { None };
     let listener = Listener::load(&state, &params).await?;
-    let request = listener.request(bytes)?.with_id(id.clone());
+    let recording = Recording::file(bytes, "body");
+    let recording = match format {
+        Some((encoding, rate_hz)) => recording.as_pcm(PcmFormat { encoding, rate_hz })?,
+        None => recording,
+    };
+    let request = listener.request(recording)?.with_id(id.clone());
     let refusal = |error| ApiError::from_engine(error, listener.model(), &id).about_recording("body");
     let output = match &speakers {
         Some(speakers) => speakers.generate(&listener.engine, request, "body").await,

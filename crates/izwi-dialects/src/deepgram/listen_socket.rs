@@ -111,8 +111,8 @@ pub(super) async fn open(
     Ok(response)
 }
 
-/// Reads the format of the audio.
-fn format_of(params: &Params) -> Result<(PcmEncoding, u32), ApiError> {
+/// Reads the format of samples without a header.
+pub(super) fn format_of(params: &Params) -> Result<(PcmEncoding, u32), ApiError> {
     let encoding = match params.text("encoding") {
         Some("linear16") => PcmEncoding::S16Le,
         Some("mulaw") => PcmEncoding::MuLaw,

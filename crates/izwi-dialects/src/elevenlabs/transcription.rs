@@ -3,6 +3,8 @@
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
+use izwi_audio::decode::PcmFormat;
+use izwi_audio::pcm_input::PcmEncoding;
 use izwi_core::engine::{RequestId, Segment, Task, TranscriptionOptions, Word};
 use izwi_server::extract::{check_range, parse_json_telling};
 use izwi_server::ignored::IgnoredFields;
@@ -30,6 +32,9 @@ const UNSUPPORTED: [(&str, &str); 6] = [
     ("entity_detection", "no entities are told; leave it out"),
     ("additional_formats", "POST /v1/audio/transcriptions writes srt, vtt and text; leave it out"),
 ];
+/// The `file_format` of samples without a header.
+const RAW: &str = "pcm_s16le_16";
+const RAW_FORMAT: PcmFormat = PcmFormat { encoding: PcmEncoding::S16Le, rate_hz: 16_000 };
 /// The least probability of a word, whose logarithm is told.
 const LEAST_PROBABILITY: f32 = 1e-10;
 
@@ -59,7 +64,7 @@ pub(super) struct SpeechToTextRequest {
     temperature: Option<f32>,
     /// Seed of all randomness.
     seed: Option<u64>,
-    /// `other`: a file in any format.
+    /// `other`: a file in any format; `pcm_s16le_16`: 16-bit samples at 16 kHz, one channel, without a header.
     file_format: Option<String>,
     /// Members that ask for what is refused, and what they ask.
     #[serde(skip)]
@@ -137,10 +142,10 @@ impl RecordingFields for SpeechToTextRequest {
                 format!("{name} '{}' is not supported: {}", excerpt(value), remedy.unwrap_or_default());
             return Err(ApiError::invalid(name, message));
         }
-        if let Some(format) = self.file_format.as_deref().filter(|format| *format != "other") {
+        if let Some(format) = self.file_format.as_deref().filter(|&format| !["other", RAW].contains(&format))
+        {
             let format = excerpt(format);
-            let message =
-                format!("file_format '{format}' is not supported; send a file such as WAV and 'other'");
+            let message = format!("file_format is '{format}'; use {RAW}, or other for a file such as WAV");
             return Err(ApiError::invalid("file_format", message));
         }
         if let Some(most) = self.num_speakers {
@@ -268,6 +273,8 @@ pub(super) async fn convert(
 ) -> Result<Response, ApiError> {
     let Upload { fields, recording, ignored, memory } = upload;
     let (param, granularity) = (recording.param(), fields.granularity()?);
+    let is_raw = fields.file_format.as_deref() == Some(RAW);
+    let recording = if is_raw { recording.as_pcm(RAW_FORMAT)? } else { recording };
     // The model of the record is the one that is leased last.
     let speakers = match fields.diarize {
         Some(true) => Some(Speakers::lease(&state, "diarize", fields.saved_speakers).await?),
@@ -367,12 +374,13 @@ mod tests {
             ("saved_speakers", "perhaps"),
             ("diarize", "perhaps"),
             ("timestamps_granularity", "line"),
-            ("file_format", "pcm_s16le_16"),
+            ("file_format", "pcm_s16le_8"),
             ("temperature", "hot"),
             ("seed", "-1"),
         ] {
             assert_eq!(refused(&[(name, text)]).as_deref(), Some(name), "{text}");
         }
         assert_eq!(refused(&[("diarize", "true"), ("num_speakers", "2"), ("file_format", "other")]), None);
+        assert_eq!(refused(&[("file_format", "pcm_s16le_16")]), None);
     }
 }

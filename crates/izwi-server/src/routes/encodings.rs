@@ -11,9 +11,9 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
-use izwi_audio::decode::{self, DecodeError, DecodeLimits};
+use izwi_audio::decode::{DecodeError, DecodeLimits};
 use izwi_audio::encode::{EncoderConfig, Format};
-use izwi_core::engine::{AudioInput, RequestId};
+use izwi_core::engine::RequestId;
 
 use crate::dto::encoding::EncodingRequest;
 use crate::encoding;
@@ -89,10 +89,6 @@ impl Job {
     fn run(self, mut memory: UploadMemory, here: &Weak<()>) -> Result<Bytes, ApiError> {
         let param = self.recording.param;
         let audio = |error| ApiError::Audio { param, error };
-        let file: Bytes = match self.recording.audio {
-            AudioInput::File(file) => file,
-            AudioInput::Base64(text) => decode::from_base64(&text, self.max_bytes).map_err(audio)?.into(),
-        };
         let limits = DecodeLimits { max_bytes: self.max_bytes, max_duration: LONGEST };
         let mut refusal = None;
         let mut watch = |samples: usize| {
@@ -103,7 +99,7 @@ impl Job {
             }
             ControlFlow::Continue(())
         };
-        let decoded = decode::decode_watched(file, self.config.sample_rate_hz, &limits, &mut watch);
+        let decoded = self.recording.audio.decode(self.config.sample_rate_hz, &limits, &mut watch);
         let samples = refusal.map_or(decoded.map_err(audio), Err)?;
         let config = EncoderConfig { total_samples: Some(samples.len() as u64), ..self.config };
         let mut encoder = self.format.encoder(&config).map_err(encoding::refused)?;

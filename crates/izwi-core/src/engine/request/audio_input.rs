@@ -1,16 +1,21 @@
-//! Recordings as clients send them: encoded audio files.
+//! Recordings as clients send them: encoded audio files, and samples without a header.
 //!
 //! Must not know what a recording is for.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
-/// An encoded recording.
+use bytes::Bytes;
+use izwi_audio::decode::{self, DecodeError, DecodeLimits, PcmFormat, Watch};
+
+/// A recording.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AudioInput {
     /// Base64 of an audio file, or a `data:` URL of one.
     Base64(String),
     /// An audio file.
     File(Bytes),
+    /// Samples of one channel without a header.
+    Pcm(Bytes, PcmFormat),
 }
 
 impl From<String> for AudioInput {
@@ -38,10 +43,30 @@ impl From<Vec<u8>> for AudioInput {
 }
 
 impl AudioInput {
+    /// Decodes to mono samples at `rate_hz`, which `watch` counts and may end.
+    ///
+    /// # Errors
+    /// As [`decode::decode_watched`] and [`decode::from_base64`].
+    pub fn decode(
+        self,
+        rate_hz: u32,
+        limits: &DecodeLimits,
+        watch: &mut Watch<'_>,
+    ) -> Result<Arc<[f32]>, DecodeError> {
+        let file = match self {
+            Self::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
+            Self::File(file) => file,
+            Self::Pcm(samples, format) => {
+                return decode::decode_pcm(samples, format, rate_hz, limits, watch);
+            }
+        };
+        decode::decode_watched(file, rate_hz, limits, watch)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Base64(text) => text.is_empty(),
-            Self::File(bytes) => bytes.is_empty(),
+            Self::File(bytes) | Self::Pcm(bytes, _) => bytes.is_empty(),
         }
     }
 }

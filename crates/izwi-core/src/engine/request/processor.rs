@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use izwi_audio::chunk::ChunkLengths;
-use izwi_audio::decode::{self, DecodeError, DecodeLimits};
+use izwi_audio::decode::{DecodeError, DecodeLimits};
 use izwi_types::{
     ConverseInput, GenerationParams, Input, InputError, ListenInput, Message, Prepared, SamplingParams,
     SpeakInput, Task, TextNotes, Turn, Voice, VoiceRecording, VoiceReference, check_finite, excerpt,
@@ -380,10 +380,6 @@ impl RequestProcessor {
         intake: &mut AudioIntake,
     ) -> Result<Arc<[f32]>> {
         let limits = DecodeLimits { max_bytes: self.config.max_audio_bytes, max_duration };
-        let file = match audio {
-            AudioInput::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
-            AudioInput::File(bytes) => bytes,
-        };
         let (mut samples, mut refusal) = (0, None);
         let mut watch = |more: usize| {
             samples += more as u64;
@@ -395,7 +391,7 @@ impl RequestProcessor {
                 }
             }
         };
-        let decoded = decode::decode_watched(file, rate_hz, &limits, &mut watch);
+        let decoded = audio.decode(rate_hz, &limits, &mut watch);
         refusal.map_or(decoded.map_err(EngineError::Audio), Err)
     }
 
