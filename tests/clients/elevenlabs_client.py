@@ -286,7 +286,9 @@ def check_transcripts():
     assert transcript.language_code == "en" and transcript.language_probability == 1, transcript
     raw = joined(speech.convert(VOICE, text=TEXT, output_format="pcm_16000", seed=7))
     heard = convert(model_id="scribe_v2", file=io.BytesIO(raw), language_code="en", file_format="pcm_s16le_16")
-    assert heard.text == transcript.text, (heard.text, transcript.text)
+    # Another rate may move a comma.
+    written = lambda text: [word.strip(".,").lower() for word in text.split()]
+    assert written(heard.text) == written(transcript.text), (heard.text, transcript.text)
     passed("transcripts")
     letters = convert(model_id="scribe_v2", file=io.BytesIO(pcm), timestamps_granularity="character")
     assert [letter.text for letter in letters.words[0].characters] == list("The"), letters.words[0]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use budget::{Budget, ReadMeter};
 use pieces::Pieces;
 
-use crate::pcm_input::PcmEncoding;
+use crate::pcm_format::PcmFormat;
 use crate::resample::ResampleError;
 
 /// Bounds on one recording.
@@ -100,15 +100,6 @@ where
 {
     let samples = decode_watched(file, rate_hz, limits, &mut |_| ControlFlow::Continue(()))?;
     Ok(samples.to_vec())
-}
-
-/// Samples of one channel without a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PcmFormat {
-    /// How each is encoded.
-    pub encoding: PcmEncoding,
-    /// Their rate, in Hz.
-    pub rate_hz: u32,
 }
 
 /// As [`decode`], while `watch` counts what is decoded and may end it.

@@ -8,6 +8,7 @@ pub mod decode;
 pub mod encode;
 pub mod opus_packets;
 pub mod pcm;
+pub mod pcm_format;
 pub mod pcm_input;
 pub mod resample;
 pub mod stretch;

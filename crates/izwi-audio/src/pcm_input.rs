@@ -3,31 +3,11 @@
 use std::ops::RangeInclusive;
 
 use crate::decode::DecodeError;
+use crate::pcm_format::PcmEncoding;
 use crate::resample::Resampler;
 
 /// Rate of the samples that come out.
 pub const RATE_HZ: u32 = 16_000;
-
-/// How the samples are encoded, one channel each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PcmEncoding {
-    /// Signed 16-bit little-endian.
-    S16Le,
-    /// G.711 µ-law, 8 bits.
-    MuLaw,
-    /// G.711 A-law, 8 bits.
-    ALaw,
-}
-
-impl PcmEncoding {
-    /// Bytes of one sample.
-    pub fn sample_bytes(self) -> usize {
-        match self {
-            Self::S16Le => 2,
-            Self::MuLaw | Self::ALaw => 1,
-        }
-    }
-}
 
 /// The state of one stream. Any slicing of it, also within a sample, gives the same samples.
 pub struct PcmInput {

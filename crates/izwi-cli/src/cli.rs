@@ -14,7 +14,8 @@ use izwi_types::excerpt;
 use crate::build_info::VERSION;
 use crate::commands::{
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
-    open, plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status, transcribe, voices,
+    meeting, open, plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status,
+    transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -22,12 +23,13 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 19] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 21] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("read", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
     ("diarize", Chosen::Sections(&[Section::Engine])),
+    ("meeting", Chosen::Sections(&[Section::Engine])),
     ("dictate", Chosen::Sections(&[Section::Engine])),
     ("chat", Chosen::Sections(&[Section::Engine])),
     ("serve", Chosen::Sections(&[Section::Top, Section::Engine, Section::Server])),
@@ -37,6 +39,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 19] = [
     ("open", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
     ("speakers add", Chosen::Sections(&[Section::Engine])),
+    ("speakers identify", Chosen::Sections(&[Section::Engine])),
     ("voices try", Chosen::Sections(&[Section::Engine])),
     ("bench", Chosen::Sections(&[Section::Engine])),
     ("plan", Chosen::Sections(&[Section::Engine])),
@@ -75,6 +78,7 @@ enum Command {
     Transcribe(transcribe::Args),
     Align(align::Args),
     Diarize(diarize::Args),
+    Meeting(meeting::Args),
     Dictate(dictate::Args),
     Chat(chat::Args),
     Serve(serve::Args),
@@ -104,14 +108,14 @@ pub(crate) fn definition() -> clap::Command {
     let root = flags::add_to(Cli::command(), &SETTINGS_FLAGS).mut_subcommands(|command| {
         match command.get_name() {
             // The setting of this name is the TTS model.
-            "transcribe" | "align" | "dictate" => {
+            "transcribe" | "align" | "dictate" | "meeting" => {
                 for_one(command).mut_arg("model", |flag| flag.help(ASR_MODEL))
             }
             "diarize" => for_one(command).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
             "say" | "read" => for_one(command),
             "speakers" => command.mut_subcommands(|inner| match inner.get_name() {
-                "add" => for_one(inner).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
+                "add" | "identify" => for_one(inner).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
                 _ => inner,
             }),
             "voices" => command.mut_subcommands(|inner| match inner.get_name() {
@@ -167,6 +171,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Align(args) => align::run(&args, &settings()?),
         Command::Diarize(args) => diarize::run(&args, &settings()?),
+        Command::Meeting(args) => meeting::run(&args, &settings()?),
         Command::Dictate(args) => dictate::run(&args, &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
@@ -246,6 +251,7 @@ mod tests {
             ("transcribe", &["--output", "--format", "--model", "--language"]),
             ("align", &["--text", "--output", "--format", "--model", "--language"]),
             ("diarize", &["--output", "--format", "--model"]),
+            ("meeting", &["--output", "--llm", "--model"]),
             ("voices try", &["--output", "--model"]),
             ("serve", &["--host", "--port", "--devices", "--wyoming-open"]),
         ] {

@@ -14,8 +14,10 @@ mod failure;
 mod help;
 mod input;
 mod interrupt;
+mod llm;
 mod logging;
 mod machine;
+mod meeting;
 mod models;
 mod output;
 mod pending_file;
@@ -37,6 +39,7 @@ mod transcription;
 mod transcription_options;
 mod voice_list;
 mod web_socket;
+mod work_folder;
 
 use std::path::Path;
 use std::process::ExitCode;

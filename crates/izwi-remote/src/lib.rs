@@ -18,4 +18,4 @@ mod upstreams;
 
 pub use client::{LOCAL_LLMS, RemoteClient, listed_models, plain_client};
 pub use config::{ConfigError, RemoteConfig, Secret};
-pub use pipeline::{Pipeline, PipelineConfig, PipelineError};
+pub use pipeline::{LanguageModel, Pipeline, PipelineConfig, PipelineError};

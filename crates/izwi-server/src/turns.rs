@@ -17,7 +17,8 @@ use crate::upload::UploadMemory;
 
 pub use decision::{Deciding, TurnModel};
 pub use input::TurnInput;
-pub use izwi_audio::pcm_input::{PcmEncoding, PcmInput, RATE_HZ};
+pub use izwi_audio::pcm_format::PcmEncoding;
+pub use izwi_audio::pcm_input::{PcmInput, RATE_HZ};
 
 /// Samples of a millisecond.
 const SAMPLES_PER_MS: u64 = RATE_HZ as u64 / 1_000;

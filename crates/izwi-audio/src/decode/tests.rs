@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::pcm_format::PcmEncoding;
 use crate::pcm_input::PcmInput;
 
 #[path = "../../testdata/generated.rs"]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use symphonia::core::io::MediaSource;
 
 use super::budget::ReadMeter;
-use super::{DecodeError, PcmFormat, check_channels, check_rate};
-use crate::pcm_input::PcmEncoding;
+use super::{DecodeError, check_channels, check_rate};
+use crate::pcm_format::{PcmEncoding, PcmFormat};
 
 /// A repaired header, and the range of the sample bytes that follow it.
 pub(super) struct Wav {
@@ -69,7 +69,6 @@ pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
 /// The header of `bytes` bytes of samples without one, of one channel. What is left of a sample is dropped.
 pub(super) fn of_pcm(format: PcmFormat, bytes: usize) -> Result<Wav, DecodeError> {
     let PcmFormat { encoding, rate_hz } = format;
-    check_rate(rate_hz)?;
     let tag = match encoding {
         PcmEncoding::S16Le => tag::PCM,
         PcmEncoding::MuLaw => tag::MU_LAW,
@@ -83,7 +82,7 @@ pub(super) fn of_pcm(format: PcmFormat, bytes: usize) -> Result<Wav, DecodeError
     format.extend_from_slice(&(rate_hz * u32::from(align)).to_le_bytes());
     format.extend_from_slice(&align.to_le_bytes());
     format.extend_from_slice(&(8 * align).to_le_bytes());
-    Ok(Wav::new(&format, 0..bytes - bytes % usize::from(align)))
+    Ok(Wav::new(&strict_format(&format)?, 0..bytes - bytes % usize::from(align)))
 }
 
 /// The bytes of `fmt ` and the range of the samples, in any order.

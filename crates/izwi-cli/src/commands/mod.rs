@@ -14,6 +14,7 @@ pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod mcp;
+pub(crate) mod meeting;
 pub(crate) mod open;
 pub(crate) mod plan;
 pub(crate) mod pull;

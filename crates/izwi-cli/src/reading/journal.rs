@@ -1,10 +1,9 @@
 //! The journal of a reading: a folder with one file for each unit that is spoken.
 //!
-//! A file has the name of all that its sound depends on, and appears whole or not at all: whatever stops a run, the next one
-//! finds each unit that was done, and none that was not. One run at a time holds the folder.
+//! A file has the name of all that its sound depends on.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -12,10 +11,12 @@ use izwi_audio::pcm;
 use serde::{Deserialize, Serialize};
 
 use super::sound::{UnitSound, Word};
-use crate::failure;
+use crate::work_folder::WorkFolder;
 
 /// The longest first line of a unit's file.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
+/// Of a unit's file.
+const EXTENSION: &str = "pcm";
 /// Bytes of a stored sample.
 const SAMPLE_BYTES: u64 = 2;
 /// Samples that are read at a time.
@@ -29,58 +30,32 @@ pub(super) struct Header {
     pub(super) words: Vec<Word>,
 }
 
-/// The folder, which this process holds.
+/// The folder of the units.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    folder: PathBuf,
-    lock: File,
+    folder: WorkFolder,
 }
 
 impl Journal {
     /// Opens the folder, or makes it.
     ///
     /// # Errors
-    /// Another run holds it, or the system refuses.
+    /// As [`WorkFolder::open`].
     pub(crate) fn open(folder: PathBuf) -> Result<Self> {
-        let cannot = || format!("cannot write {}", folder.display());
-        fs::create_dir_all(&folder).with_context(cannot)?;
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(folder.join("lock"))
-            .with_context(cannot)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(failure::with_help(
-                    format!("another run reads into {}", folder.display()),
-                    "wait for it, stop it, or name another output",
-                ));
-            }
-            Err(TryLockError::Error(error)) => return Err(anyhow::Error::new(error).context(cannot())),
-        }
-        // What a run that was killed left half written.
-        for entry in fs::read_dir(&folder).with_context(cannot)? {
-            let path = entry.with_context(cannot)?.path();
-            if path.extension().is_some_and(|extension| extension == "part") {
-                fs::remove_file(&path).with_context(cannot)?;
-            }
-        }
-        Ok(Self { folder, lock })
+        Ok(Self { folder: WorkFolder::open(folder)? })
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     fn path(&self, key: &str) -> PathBuf {
-        self.folder.join(format!("{key}.pcm"))
+        self.folder.file(&format!("{key}.{EXTENSION}"))
     }
 
     /// A file in the folder that the next run removes.
     pub(super) fn part(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.part"))
+        self.folder.part(name)
     }
 
     /// Stores the sound of a unit.
@@ -93,21 +68,7 @@ impl Journal {
         let mut bytes = serde_json::to_vec(&header).context("cannot write a unit")?;
         bytes.push(b'\n');
         pcm::write_i16_le(&sound.samples, &mut bytes);
-        let part = self.part(key);
-        let written = File::create(&part).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            // Its name must not survive a power failure that its bytes do not.
-            file.sync_data()
-        });
-        written.and_then(|()| fs::rename(&part, self.path(key))).map_err(|error| self.full(error))
-    }
-
-    /// The error of a file of the folder that cannot be written.
-    fn full(&self, error: io::Error) -> anyhow::Error {
-        failure::with_help(
-            format!("cannot write {}: {error}", self.folder.display()),
-            "what is spoken is kept: make room, and give the same command again",
-        )
+        self.folder.store(&format!("{key}.{EXTENSION}"), &bytes)
     }
 
     /// The header of a unit that is stored whole.
@@ -117,10 +78,7 @@ impl Journal {
 
     /// Whether nothing is stored.
     pub(crate) fn is_empty(&self) -> bool {
-        let is_unit = |entry: io::Result<fs::DirEntry>| {
-            entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "pcm"))
-        };
-        fs::read_dir(&self.folder).is_ok_and(|mut entries| !entries.any(is_unit))
+        self.folder.has_none(EXTENSION)
     }
 
     /// Whether a unit is stored whole.
@@ -176,15 +134,14 @@ impl Journal {
     /// # Errors
     /// The system refuses.
     pub(crate) fn remove(self) -> Result<()> {
-        let Self { folder, lock } = self;
-        // Windows removes no open file.
-        drop(lock);
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+        self.folder.remove()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sound() -> UnitSound {
@@ -217,22 +174,5 @@ mod tests {
             fs::write(&path, damaged).unwrap();
             assert!(!journal.has("a"));
         }
-    }
-
-    #[test]
-    fn one_run_holds_the_folder_and_the_next_one_tidies_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let work = folder.path().join("work");
-        let journal = Journal::open(work.clone()).unwrap();
-        fs::write(journal.part("x"), "half").unwrap();
-        let error = failure::render(&Journal::open(work.clone()).unwrap_err());
-        assert!(error.contains("another run reads into"), "{error}");
-        drop(journal);
-        let journal = Journal::open(work.clone()).unwrap();
-        assert!(!journal.part("x").exists());
-        journal.remove().unwrap();
-        assert!(!work.exists());
-        fs::write(&work, "a file").unwrap();
-        assert!(Journal::open(work).unwrap_err().to_string().contains("cannot write"));
     }
 }

@@ -6,12 +6,12 @@ use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreRequest, EngineError, FinishReason, VoiceInput};
 use izwi_hub::Store;
 use izwi_types::{TextNotes, excerpt};
-use sha2::{Digest as _, Sha256};
 
 use super::sound::UnitSound;
 use crate::build_info::VERSION;
 use crate::engine::{OutputStream, incomplete};
 use crate::speech_options::SpeechFlags;
+use crate::work_folder::digest;
 
 /// Hexadecimal digits of a key.
 const KEY_DIGITS: usize = 32;
@@ -43,8 +43,7 @@ impl Speaker {
 
     /// The name of a text's sound in the journal.
     pub(crate) fn key(&self, text: &str) -> String {
-        let digest = Sha256::digest(format!("{}\n{text}", self.fingerprint));
-        hex(&digest)[..KEY_DIGITS].to_owned()
+        digest(format!("{}\n{text}", self.fingerprint))[..KEY_DIGITS].to_owned()
     }
 
     /// Speaks a unit. Its seed follows from its key, so that it sounds the same in every run. Returns warnings too.
@@ -105,24 +104,19 @@ fn lexicons(store: &Store, request: &EngineCoreRequest) -> Result<String> {
         None => saved.always || !saved.voices.is_empty(),
     });
     let words: Vec<_> = used.iter().map(|saved| (&saved.name, &saved.lexicon)).collect();
-    let digest = || hex(&Sha256::digest(format!("{words:?}")));
-    Ok(if used.is_empty() { String::new() } else { digest() })
+    Ok(if used.is_empty() { String::new() } else { digest(format!("{words:?}")) })
 }
 
 /// What the sound of a voice depends on.
 fn fingerprint(engine: &Engine, revision: &str, request: &EngineCoreRequest) -> String {
     let profile = engine.profile();
     let reference = match &request.reference {
-        Some(VoiceInput::Pack(pack)) => hex(&Sha256::digest(pack)),
-        Some(recording) => hex(&Sha256::digest(format!("{recording:?}"))),
+        Some(VoiceInput::Pack(pack)) => digest(pack),
+        Some(recording) => digest(format!("{recording:?}")),
         None => String::new(),
     };
     let model = format!("{} {} {:?} {revision}", profile.model, profile.device, profile.precision);
     format!("{} {model} {:?} {:?} {reference}", VERSION.as_str(), request.voice, request.options)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the model has no sound for a text, such as one of markup alone.

@@ -8,7 +8,7 @@ use super::asr_model;
 use super::{Izwi, refused};
 
 /// `izwi` with a model `who`, installed in a folder of the user's own.
-fn with_model() -> Izwi {
+pub(super) fn with_model() -> Izwi {
     let izwi = Izwi::alone();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/parakeet/sortformer");
     for folder in ["home/manifests", "mine/who"] {
@@ -94,6 +94,8 @@ fn speakers_are_saved_by_those_who_agree() {
     // This model makes no embeddings.
     let add = ["add", "ann", "a.wav", "--agreed", "--models-dir", "mine", "--dtype", "f32"];
     refused(&saved(&add), 1, &["makes no speaker embeddings", "--model"]);
+    let identify = ["identify", "a.wav", "--models-dir", "mine", "--dtype", "f32"];
+    refused(&saved(&identify), 1, &["makes no speaker embeddings", "--model"]);
     fs::create_dir_all(izwi.path("home/speakers")).unwrap();
     let ann = r#"{"format":"izwi-speaker-1","name":"ann","model":"who","embedding":[0.5]}"#;
     fs::write(izwi.path("home/speakers/ann.json"), ann).unwrap();
@@ -103,6 +105,54 @@ fn speakers_are_saved_by_those_who_agree() {
     assert_eq!(json, serde_json::json!([{"name": "ann", "model": "who"}]));
     refused(&saved(&["rm", "bob"]), 1, &["no speaker 'bob' is saved"]);
     assert!(saved(&["rm", "ann"]).status.success() && !izwi.path("home/speakers/ann.json").exists());
+}
+
+#[test]
+fn a_recording_is_told_to_be_of_the_saved_speaker_who_is_most_similar() {
+    let izwi = Izwi::alone();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pyannote");
+    super::copy(&golden, &izwi.path("mine/who"));
+    fs::create_dir_all(izwi.path("home/manifests")).unwrap();
+    let manifest = "name = \"who\"\nfamily = \"pyannote\"\ndescription = \"a test\"\ntask = [\"diarize\"]\nlicence = \"MIT\"\n\
+        languages = [\"mul\"]\n[[sources]]\nkind = \"hub\"\nrepo = \"a/b\"\nrevision = \"main\"\n[[sources.files]]\n\
+        path = \"config.yaml\"\ntarget = \"config.yaml\"\nsize = 1\n\
+        sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\n";
+    fs::write(izwi.path("home/manifests/who.toml"), manifest).unwrap();
+    let clip = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/speech/jfk.wav");
+    fs::copy(clip, izwi.path("jfk.wav")).unwrap();
+    let run =
+        |arguments: &[&str]| izwi.run(&[arguments, &["--models-dir", "mine", "--dtype", "f32"]].concat());
+    let identify = |more: &[&str]| run(&[&["speakers", "identify", "jfk.wav"], more].concat());
+    refused_at_the_end(&identify(&[]), &["of no saved speaker", "izwi speakers add"]);
+    assert!(run(&["speakers", "add", "jack", "jfk.wav", "--agreed"]).status.success());
+    let stored = fs::read_to_string(izwi.path("home/speakers/jack.json")).unwrap();
+    let mut other: serde_json::Value = serde_json::from_str(&stored).unwrap();
+    other["name"] = "eve".into();
+    for x in other["embedding"].as_array_mut().unwrap() {
+        *x = (-x.as_f64().unwrap()).into();
+    }
+    fs::write(izwi.path("home/speakers/eve.json"), other.to_string()).unwrap();
+    let output = identify(&["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && json["speaker"] == "jack", "{json}");
+    assert_eq!(
+        (&json["similarities"][1]["name"], json["similarities"].as_array().unwrap().len()),
+        (&"eve".into(), 2)
+    );
+    let text = String::from_utf8(identify(&[]).stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[1].starts_with("jack") && lines[1].contains("1.00") && lines[1].ends_with("similar enough"),
+        "{text}"
+    );
+    assert!(lines[2].starts_with("eve") && lines[2].contains("-1.00"), "{text}");
+}
+
+/// Checks an error after lines of results.
+pub(super) fn refused_at_the_end(output: &std::process::Output, parts: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(parts.iter().all(|part| stderr.contains(part)), "{stderr}");
 }
 
 #[cfg(unix)]

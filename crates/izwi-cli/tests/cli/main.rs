@@ -17,6 +17,7 @@ mod hostile;
 mod hub;
 #[cfg(unix)]
 mod mcp;
+mod meeting;
 mod plan;
 mod reading;
 mod remote;
@@ -578,7 +579,6 @@ fn lines_are_answered_with_text_and_audio() {
         other.as_array().unwrap().iter().find(has_no_chat).unwrap()["name"].as_str().unwrap().to_owned();
     refused(&izwi.run(&["chat", "hello", "--model", &other]), 2, &["does not support chat", &name]);
     refused(&izwi.run(&["chat", "hello"]), 1, &["no chat model is installed", &name]);
-
     let clip = izwi.path("clip.wav");
     let samples: Vec<f32> = (0..22_050).map(|at| (at as f32 * 0.05).sin() * 0.4).collect();
     izwi_audio::wav::write_file(&clip, &samples, 22_050).unwrap();

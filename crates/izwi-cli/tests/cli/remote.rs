@@ -160,7 +160,7 @@ fn https_needs_a_certificate_that_the_system_trusts() {
 }
 
 /// A language model that answers the message "Two." with "too many requests". Returns its port.
-fn busy_language_model() -> u16 {
+pub(super) fn busy_language_model() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

@@ -57,6 +57,28 @@ pub fn main_embedding(turns: &[Segment]) -> Result<Option<Arc<[f32]>>, NoEmbeddi
     Ok(speakers.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, embedding)| embedding))
 }
 
+/// A known speaker, and how similar a voice is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Likeness {
+    /// Name of the speaker.
+    pub name: Arc<str>,
+    /// Cosine similarity, -1 to 1.
+    pub similarity: f64,
+    /// Whether it is enough to take the voice for the speaker's.
+    pub is_enough: bool,
+}
+
+/// How similar a voice is to that of each known speaker, the most similar first.
+pub fn likenesses(embedding: &[f32], known: &[KnownSpeaker]) -> Vec<Likeness> {
+    let likeness = |known: &KnownSpeaker| {
+        let similarity = similarity(embedding, &known.embedding);
+        Likeness { name: Arc::clone(&known.name), similarity, is_enough: similarity >= MIN_SIMILARITY }
+    };
+    let mut all: Vec<Likeness> = known.iter().map(likeness).collect();
+    all.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
+    all
+}
+
 /// Gives turns the names of known speakers: the most similar pairs first, each name and each speaker once, and none that is not similar
 /// enough.
 ///
@@ -127,6 +149,10 @@ mod tests {
         assert_eq!(names(&[known("Eve", &[-1.0, -1.0, -1.0]), known("Max", &[1.0])]), told([None; 4]));
         assert_eq!(main_embedding(&meeting()).unwrap().as_deref(), Some(&[0.0, 1.0, 0.0][..]));
         assert_eq!(main_embedding(&[]), Ok(None));
+        let all =
+            likenesses(&[1.0, 1.0, 0.0], &[known("Eve", &[-1.0, 0.0, 0.0]), known("Max", &[3.0, 3.0, 0.0])]);
+        let all: Vec<(&str, bool)> = all.iter().map(|one| (&*one.name, one.is_enough)).collect();
+        assert_eq!(all, [("Max", true), ("Eve", false)]);
     }
 
     #[test]

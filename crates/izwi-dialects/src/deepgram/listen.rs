@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
-use izwi_audio::decode::PcmFormat;
 use izwi_core::engine::{EngineCoreRequest, RequestId, Task, TranscriptionOptions};
 use izwi_server::extract::ContentType;
 use izwi_server::live::LiveSettings;
@@ -21,7 +20,6 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::listen_socket::format_of;
 use super::params::Params;
 use super::results::{Alternative, ModelInfo, Utterance, hex, now};
 use crate::hosted::model_of;
@@ -168,7 +166,7 @@ pub(super) async fn transcribe(
             "a JSON body with a url is not supported: nothing is fetched; send the recording as the body";
         return Err(ApiError::invalid("url", message));
     }
-    let format = params.text("encoding").is_some().then(|| format_of(&params)).transpose()?;
+    let format = params.text("encoding").is_some().then(|| params.pcm_format()).transpose()?;
     let diarizes = params.switch("diarize")?;
     let saved =
         params.text("saved_speakers").is_some().then(|| params.switch("saved_speakers")).transpose()?;
@@ -183,7 +181,7 @@ pub(super) async fn transcribe(
     let listener = Listener::load(&state, &params).await?;
     let recording = Recording::file(bytes, "body");
     let recording = match format {
-        Some((encoding, rate_hz)) => recording.as_pcm(PcmFormat { encoding, rate_hz })?,
+        Some(format) => recording.as_pcm(format)?,
         None => recording,
     };
     let request = listener.request(recording)?.with_id(id.clone());

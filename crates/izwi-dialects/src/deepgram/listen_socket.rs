@@ -12,17 +12,18 @@ use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use izwi_audio::encode::EncodeError;
+use izwi_audio::pcm_format::PcmFormat;
 use izwi_core::engine::{RequestId, StreamingOutput};
 use izwi_server::extract::{check_range, parse_json};
 use izwi_server::live::{ListenerReply, LiveEvent, LiveListener, LiveTranscriber, LiveWord};
 use izwi_server::openapi::SessionRefusals;
 use izwi_server::speakers;
-use izwi_server::turns::{Deciding, PcmEncoding, TurnInput, TurnModel, TurnOptions};
+use izwi_server::turns::{Deciding, TurnInput, TurnModel, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
 use izwi_server::ws::protocol::{Action, ClientMessage, Identity, Job, Outcome, Protocol};
 use izwi_server::{ApiError, AppState, Lease};
-use izwi_types::{Eagerness, TurnEnds, excerpt};
+use izwi_types::{Eagerness, TurnEnds};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -79,7 +80,7 @@ pub(super) async fn open(
     upgrade: SessionUpgrade,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.checked()?;
-    let (encoding, rate_hz) = format_of(&params)?;
+    let PcmFormat { encoding, rate_hz } = params.pcm_format()?;
     let Turns { by_silence, by_model, wants } = Turns::of(&params)?;
     let Listener { engine, settings } = Listener::load(&state, &params).await?;
     let turn_model = if by_model.is_some() { TurnModel::lease(&state).await? } else { None };
@@ -109,30 +110,6 @@ pub(super) async fn open(
     let mut response = upgrade.open::<Listen>(Opening { engine, listener, wants })?;
     response.headers_mut().extend(ignored.headers());
     Ok(response)
-}
-
-/// Reads the format of samples without a header.
-pub(super) fn format_of(params: &Params) -> Result<(PcmEncoding, u32), ApiError> {
-    let encoding = match params.text("encoding") {
-        Some("linear16") => PcmEncoding::S16Le,
-        Some("mulaw") => PcmEncoding::MuLaw,
-        Some("alaw") => PcmEncoding::ALaw,
-        None => {
-            let message = "encoding is missing; containers are not read here, send linear16, mulaw or alaw";
-            return Err(ApiError::invalid("encoding", message));
-        }
-        Some(other) => {
-            let message =
-                format!("encoding '{}' is not supported; send linear16, mulaw or alaw", excerpt(other));
-            return Err(ApiError::invalid("encoding", message));
-        }
-    };
-    let missing = || ApiError::invalid("sample_rate", "sample_rate is missing; it is required with encoding");
-    let rate_hz = params.number("sample_rate")?.ok_or_else(missing)?;
-    if params.number::<u32>("channels")?.is_some_and(|channels| channels != 1) {
-        return Err(ApiError::invalid("channels", "only one channel is supported; send channels=1"));
-    }
-    Ok((encoding, rate_hz))
 }
 
 /// How ends of turns are found.

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use izwi_audio::pcm_format::{PcmEncoding, PcmFormat};
 use izwi_server::ApiError;
 use izwi_server::extract::ApiQuery;
 use izwi_server::ignored::IgnoredFields;
@@ -55,6 +56,32 @@ impl Params {
             Some("true" | "1") => Ok(true),
             Some(other) => Err(self.bad(name, other, "true or false")),
         }
+    }
+
+    /// What samples without a header are: `encoding` and `sample_rate`, of one channel.
+    pub(super) fn pcm_format(&self) -> Result<PcmFormat, ApiError> {
+        let encoding = match self.text("encoding") {
+            Some("linear16") => PcmEncoding::S16Le,
+            Some("mulaw") => PcmEncoding::MuLaw,
+            Some("alaw") => PcmEncoding::ALaw,
+            None => {
+                let message =
+                    "encoding is missing; containers are not read here, send linear16, mulaw or alaw";
+                return Err(ApiError::invalid("encoding", message));
+            }
+            Some(other) => {
+                let message =
+                    format!("encoding '{}' is not supported; send linear16, mulaw or alaw", excerpt(other));
+                return Err(ApiError::invalid("encoding", message));
+            }
+        };
+        let missing =
+            || ApiError::invalid("sample_rate", "sample_rate is missing; it is required with encoding");
+        let rate_hz = self.number("sample_rate")?.ok_or_else(missing)?;
+        if self.number::<u32>("channels")?.is_some_and(|channels| channels != 1) {
+            return Err(ApiError::invalid("channels", "only one channel is supported; send channels=1"));
+        }
+        Ok(PcmFormat { encoding, rate_hz })
     }
 
     /// A number.

@@ -3,8 +3,7 @@
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
-use izwi_audio::decode::PcmFormat;
-use izwi_audio::pcm_input::PcmEncoding;
+use izwi_audio::pcm_format::{PcmEncoding, PcmFormat};
 use izwi_core::engine::{RequestId, Segment, Task, TranscriptionOptions, Word};
 use izwi_server::extract::{check_range, parse_json_telling};
 use izwi_server::ignored::IgnoredFields;

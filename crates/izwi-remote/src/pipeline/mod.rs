@@ -7,6 +7,7 @@
 
 mod answer;
 mod completion;
+mod language_model;
 mod prompt;
 mod reasoning;
 mod speech;
@@ -28,6 +29,7 @@ use izwi_types::{ConverseInput, Input, InputError, ModelInfo, Transcriber, TurnE
 use serde_json::{Map, Value};
 
 use self::answer::Answer;
+pub use self::language_model::LanguageModel;
 use self::transcripts::TranscriptCache;
 use crate::client::is_loopback;
 use crate::config::{self, ConfigError, RemoteConfig};

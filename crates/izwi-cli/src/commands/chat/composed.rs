@@ -10,21 +10,16 @@ use futures::future::BoxFuture;
 use izwi_core::engine::leases::{Engines, Leased};
 use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig, RemoteError, Task};
 use izwi_hub::Store;
-use izwi_remote::{LOCAL_LLMS, PipelineConfig, Secret, listed_models};
 
 use super::Args;
-use crate::settings::{Origin, PipelineModel, Resolved};
-use crate::{engine, failure, models, output};
-
-/// Stands for a server on this machine.
-const AUTO: &str = "auto";
-/// Its name where the command line makes it.
-const NAME: &str = "llm";
+use crate::llm::NamedLlm;
+use crate::settings::{PipelineModel, Resolved};
+use crate::{engine, models, output};
 
 /// A language model, as it is named.
 pub(super) enum Composed<'a> {
     Configured(&'a PipelineModel),
-    Named { url: &'a str, model: Option<&'a str>, key: Option<&'a str> },
+    Named(NamedLlm<'a>),
 }
 
 /// The pipeline that the command or the settings name; of the settings also the only one, where no chat model is installed.
@@ -35,7 +30,7 @@ pub(super) fn of<'a>(args: &'a Args, store: &Store, resolved: &'a Resolved) -> R
     let settings = &resolved.settings;
     if let Some(url) = &args.llm {
         let (model, key) = (args.llm_model.as_deref(), args.llm_key_env.as_deref());
-        return Ok(Some(Composed::Named { url, model, key }));
+        return Ok(Some(Composed::Named(NamedLlm { url, model, key })));
     }
     if let Some(pipeline) = settings.pipeline(&settings.engine.model) {
         return Ok(Some(Composed::Configured(pipeline)));
@@ -65,11 +60,8 @@ impl Composed<'_> {
         let made;
         let pipeline = match self {
             Self::Configured(pipeline) => *pipeline,
-            Self::Named { url, model, key } => {
-                let key = key.map(key_of).transpose()?;
-                let (url, model) = found(url, *model, key.as_ref()).await?;
-                let config = PipelineConfig::new(NAME, vec![url], model);
-                made = PipelineModel::new(config, Origin::Flag("llm".to_owned())).keyed(key);
+            Self::Named(llm) => {
+                made = llm.find().await?;
                 &made
             }
         };
@@ -91,36 +83,6 @@ impl Composed<'_> {
         let parts = Parts { asr: Arc::new(load(&asr).await?), tts: Arc::new(load(&tts).await?) };
         engine::compose(pipeline, Arc::new(parts), config.clone()).await
     }
-}
-
-/// The key in a variable of the environment.
-fn key_of(variable: &str) -> Result<Secret> {
-    std::env::var(variable).map(|key| Secret::new(key.trim())).map_err(|_| {
-        let message = format!("--llm-key-env: the variable {variable} is not set");
-        failure::with_help(message, "set it to the key of the server")
-    })
-}
-
-/// The server and the model that are meant.
-async fn found(url: &str, model: Option<&str>, key: Option<&Secret>) -> Result<(String, String)> {
-    let urls: Vec<&str> = if url == AUTO { LOCAL_LLMS.to_vec() } else { vec![url] };
-    for url in &urls {
-        let listed = listed_models(url, key).await.unwrap_or_default();
-        let first = listed.first().map(String::as_str);
-        match model {
-            // A server may list none.
-            Some(model) if !listed.is_empty() || urls.len() == 1 => {
-                return Ok(((*url).to_owned(), model.to_owned()));
-            }
-            None if first.is_some() => return Ok(((*url).to_owned(), first.unwrap_or_default().to_owned())),
-            _ => {}
-        }
-    }
-    let remedy = match url {
-        AUTO => "start Ollama or LM Studio, or give the address of another server to --llm".to_owned(),
-        _ => "check the address and the key of --llm-key-env, or name the model with --llm-model".to_owned(),
-    };
-    Err(failure::with_help(format!("no language model is listed at {}", urls.join(" or ")), remedy))
 }
 
 /// The engines of one conversation.

@@ -63,6 +63,7 @@ pages! {
     livekit: "docs/livekit.md" => ["axi waits outside"];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];
     mcp: "docs/mcp.md" => ["s of speech are in", "your country"];
+    meetings: "docs/meetings.md" => ["## Transcript"];
     models: "docs/models.md" => ["whisper-base", "hibari is installed"];
     obs: "docs/obs.md" => [];
     ollama: "docs/ollama.md" => ["samples of speech"];

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use izwi_audio::decode::{self, DecodeError, DecodeLimits, PcmFormat, Watch};
+use izwi_audio::decode::{self, DecodeError, DecodeLimits, Watch};
+use izwi_audio::pcm_format::PcmFormat;
 
 /// A recording.
 #[derive(Debug, Clone, PartialEq)]
