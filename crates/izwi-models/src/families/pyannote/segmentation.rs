@@ -165,12 +165,19 @@ impl Segmentation {
 
 /// The largest of each [`POOL`] rows, in magnitude for the first layer; what is left over is dropped.
 fn pooled(x: &[f32], channels: usize, is_absolute: bool) -> Vec<f32> {
+    if is_absolute { largest(x, channels, f32::abs) } else { largest(x, channels, |x| x) }
+}
+
+fn largest(x: &[f32], channels: usize, value: impl Fn(f32) -> f32) -> Vec<f32> {
+    let most = |one: f32, other: f32| if one > other { one } else { other };
     let mut pooled = Vec::with_capacity(x.len() / POOL + channels);
     for rows in x.chunks_exact(POOL * channels) {
-        let value = |at: usize| if is_absolute { rows[at].abs() } else { rows[at] };
-        let largest =
-            |channel| (1..POOL).fold(value(channel), |most, row| most.max(value(row * channels + channel)));
-        pooled.extend((0..channels).map(largest));
+        let (first, rest) = rows.split_at(channels);
+        let start = pooled.len();
+        pooled.extend(first.iter().map(|&x| value(x)));
+        for row in rest.chunks_exact(channels) {
+            pooled[start..].iter_mut().zip(row).for_each(|(largest, &x)| *largest = most(*largest, value(x)));
+        }
     }
     pooled
 }
