@@ -101,6 +101,8 @@ export class Transcript {
     runs.forEach((run, at) => {
       const shown = live.runs[at] ?? this.#openRun(live.box, run);
       this.#addWords(shown.said, run.words.slice(shown.words.length), run);
+      // What its button plays.
+      shown.turn.end = run.end;
       live.runs[at] = { ...shown, words: run.words };
     });
     // Words of an earlier turn may have changed.
@@ -112,7 +114,7 @@ export class Transcript {
   #openRun(box, run) {
     const said = run.speaker === undefined ? make("p", {}) : this.#openTurn(box, run);
     if (run.speaker === undefined) box.append(said);
-    return { speaker: run.speaker, said, element: run.speaker === undefined ? said : said.parentElement, words: [] };
+    return { speaker: run.speaker, turn: run, said, element: run.speaker === undefined ? said : said.parentElement, words: [] };
   }
 
   #addWords(box, words, segment) {

@@ -239,6 +239,10 @@ export async function recordsSpeakers(page) {
   assert.equal(await live.locator(".turn .word").count(), words, "every word has a speaker in the end");
   const saved = await download(page, live.getByRole("button", { name: "TXT", exact: true }));
   assert.match(saved, /^[A-Z]: The boats/);
+  // A turn is played as a whole, also what was said after its first words.
+  await live.locator(".turn .play").first().click();
+  await page.waitForFunction(() => document.querySelector(".result audio").currentTime > 1.6, null, WAIT);
+  await page.evaluate(() => document.querySelector(".result audio").pause());
   const shown = await live.locator(".speakers input").evaluateAll((fields) => fields.map(({ value }) => value));
   const said = new Set(await live.locator(".who").allTextContents());
   assert.deepEqual(new Set(shown), said, "speakers that were corrected away are gone");
