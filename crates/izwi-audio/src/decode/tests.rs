@@ -491,6 +491,8 @@ fn samples_without_a_header_are_those_of_their_stream() {
         assert!(slow.len().abs_diff(2 * whole.len()) < 8, "{} of {}", slow.len(), whole.len());
     }
     assert!(matches!(decode(vec![1], PcmEncoding::S16Le, 16_000), Err(DecodeError::Empty)));
-    assert!(matches!(decode(bytes.clone(), PcmEncoding::S16Le, 0), Err(DecodeError::Damaged(_))));
+    for rate_hz in [0, 999, 768_001, u32::MAX] {
+        assert!(matches!(decode(bytes.clone(), PcmEncoding::S16Le, rate_hz), Err(DecodeError::Damaged(_))));
+    }
     assert!(decode(vec![0; 1 << 21], PcmEncoding::MuLaw, 8_000).is_err());
 }

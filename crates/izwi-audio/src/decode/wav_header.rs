@@ -69,6 +69,7 @@ pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
 /// The header of `bytes` bytes of samples without one, of one channel. What is left of a sample is dropped.
 pub(super) fn of_pcm(format: PcmFormat, bytes: usize) -> Result<Wav, DecodeError> {
     let PcmFormat { encoding, rate_hz } = format;
+    check_rate(rate_hz)?;
     let tag = match encoding {
         PcmEncoding::S16Le => tag::PCM,
         PcmEncoding::MuLaw => tag::MU_LAW,
