@@ -98,44 +98,15 @@ pub fn decode<B>(file: B, rate_hz: u32, limits: &DecodeLimits) -> Result<Vec<f32
 where
     B: AsRef<[u8]> + Send + Sync + 'static,
 {
-    let samples = decode_watched(file, rate_hz, limits, &mut |_| ControlFlow::Continue(()))?;
+    let samples = decode_watched(file, None, rate_hz, limits, &mut |_| ControlFlow::Continue(()))?;
     Ok(samples.to_vec())
 }
 
-/// As [`decode`], while `watch` counts what is decoded and may end it.
+/// As [`decode`], while `watch` counts what is decoded and may end it. A `format` is that of samples without a header.
 ///
 /// # Errors
 /// As [`decode`]; [`DecodeError::Stopped`] if `watch` ended it.
 pub fn decode_watched<B>(
-    file: B,
-    rate_hz: u32,
-    limits: &DecodeLimits,
-    watch: &mut Watch<'_>,
-) -> Result<Arc<[f32]>, DecodeError>
-where
-    B: AsRef<[u8]> + Send + Sync + 'static,
-{
-    read(file, None, rate_hz, limits, watch)
-}
-
-/// As [`decode_watched`], of samples in `format` without a header.
-///
-/// # Errors
-/// The rate is none that recordings have, they exceed a limit, there are none, or `watch` ended it.
-pub fn decode_pcm<B>(
-    samples: B,
-    format: PcmFormat,
-    rate_hz: u32,
-    limits: &DecodeLimits,
-    watch: &mut Watch<'_>,
-) -> Result<Arc<[f32]>, DecodeError>
-where
-    B: AsRef<[u8]> + Send + Sync + 'static,
-{
-    read(samples, Some(format), rate_hz, limits, watch)
-}
-
-fn read<B>(
     file: B,
     format: Option<PcmFormat>,
     rate_hz: u32,

@@ -343,7 +343,7 @@ fn a_watch_counts_samples_before_they_are_kept_and_ends_the_decoding() {
     // Two hours, in 1.3 MB or less.
     let file = silent_flac(Silence { rate_hz: 16_000, channels: 1, block: 16_000, frames: 7_200 });
     let (mut calls, mut samples) = (0, 0);
-    let result = decode_watched(file.clone(), 16_000, &limits, &mut |more| {
+    let result = decode_watched(file.clone(), None, 16_000, &limits, &mut |more| {
         calls += 1;
         samples += more;
         if samples > 160_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -351,7 +351,7 @@ fn a_watch_counts_samples_before_they_are_kept_and_ends_the_decoding() {
     assert_eq!(result, Err(DecodeError::Stopped));
     assert_eq!((calls, samples), (22, 176_000), "a call before each packet, and one for its samples");
     let mut packets = 0;
-    let result = decode_watched(file, 16_000, &limits, &mut |_| {
+    let result = decode_watched(file, None, 16_000, &limits, &mut |_| {
         packets += 1;
         if packets == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -476,8 +476,8 @@ proptest! {
 fn samples_without_a_header_are_those_of_their_stream() {
     let bytes: Vec<u8> = (0..3_201u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let decode = |bytes: Vec<u8>, encoding, rate_hz| {
-        let format = PcmFormat { encoding, rate_hz };
-        decode_pcm(bytes, format, 16_000, &LIMITS, &mut |_| ControlFlow::Continue(()))
+        let format = Some(PcmFormat { encoding, rate_hz });
+        decode_watched(bytes, format, 16_000, &LIMITS, &mut |_| ControlFlow::Continue(()))
     };
     for encoding in [PcmEncoding::S16Le, PcmEncoding::MuLaw, PcmEncoding::ALaw] {
         let whole = decode(bytes.clone(), encoding, 16_000).unwrap();

@@ -54,14 +54,12 @@ impl AudioInput {
         limits: &DecodeLimits,
         watch: &mut Watch<'_>,
     ) -> Result<Arc<[f32]>, DecodeError> {
-        let file = match self {
-            Self::Base64(text) => decode::from_base64(&text, limits.max_bytes)?.into(),
-            Self::File(file) => file,
-            Self::Pcm(samples, format) => {
-                return decode::decode_pcm(samples, format, rate_hz, limits, watch);
-            }
+        let (bytes, format) = match self {
+            Self::Base64(text) => (decode::from_base64(&text, limits.max_bytes)?.into(), None),
+            Self::File(file) => (file, None),
+            Self::Pcm(samples, format) => (samples, Some(format)),
         };
-        decode::decode_watched(file, rate_hz, limits, watch)
+        decode::decode_watched(bytes, format, rate_hz, limits, watch)
     }
 
     pub(super) fn is_empty(&self) -> bool {
