@@ -11,27 +11,37 @@ const AUTO: &str = "auto";
 /// Its name in errors.
 const NAME: &str = "llm";
 
-/// A language model, as the command line names it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NamedLlm<'a> {
-    /// Its server, or [`AUTO`].
-    pub(crate) url: &'a str,
-    pub(crate) model: Option<&'a str>,
-    /// The variable of the environment that has the key.
-    pub(crate) key: Option<&'a str>,
+/// The flags that name it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LlmFlags {
+    /// A language model: the address of its server with the path before /chat/completions, such as
+    /// http://127.0.0.1:11434/v1, or `auto` for Ollama or LM Studio on this machine
+    #[arg(long, value_name = "URL")]
+    llm: Option<String>,
+    /// Name of the language model at its server [default: the first that it lists]
+    #[arg(long, value_name = "NAME", requires = "llm")]
+    llm_model: Option<String>,
+    /// Variable of the environment that has the API key of its server
+    #[arg(long, value_name = "VARIABLE", requires = "llm")]
+    llm_key_env: Option<String>,
 }
 
-impl NamedLlm<'_> {
-    /// A pipeline with it.
+impl LlmFlags {
+    /// Whether a language model is named.
+    pub(crate) fn are_given(&self) -> bool {
+        self.llm.is_some()
+    }
+
+    /// A pipeline with the language model; `None` where none is named.
     ///
     /// # Errors
     /// The key is not set, or no server lists the model.
-    pub(crate) async fn find(&self) -> Result<PipelineModel> {
-        let Self { url, model, key } = *self;
-        let key = key.map(key_of).transpose()?;
-        let (url, model) = found(url, model, key.as_ref()).await?;
+    pub(crate) async fn find(&self) -> Result<Option<PipelineModel>> {
+        let Some(url) = &self.llm else { return Ok(None) };
+        let key = self.llm_key_env.as_deref().map(key_of).transpose()?;
+        let (url, model) = found(url, self.llm_model.as_deref(), key.as_ref()).await?;
         let config = PipelineConfig::new(NAME, vec![url], model);
-        Ok(PipelineModel::new(config, Origin::Flag("llm".to_owned())).keyed(key))
+        Ok(Some(PipelineModel::new(config, Origin::Flag("llm".to_owned())).keyed(key)))
     }
 }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{Loaded, incomplete};
 use crate::interrupt::Interrupt;
-use crate::llm::NamedLlm;
+use crate::llm::LlmFlags;
 use crate::meeting::{self, Format, Notes, RATE_HZ, Track, Utterance};
 use crate::progress::{TranscriptionProgress, clock};
 use crate::settings::Resolved;
@@ -44,16 +44,8 @@ pub(crate) struct Args {
     /// File to write: .md, or .json
     #[arg(long, short, value_name = "OUTPUT", value_hint = ValueHint::FilePath)]
     output: PathBuf,
-    /// Write minutes with a language model: the address of its server with the path before /chat/completions, such as
-    /// http://127.0.0.1:11434/v1, or `auto` for Ollama or LM Studio on this machine
-    #[arg(long, value_name = "URL")]
-    llm: Option<String>,
-    /// Name of the language model at its server [default: the first that it lists]
-    #[arg(long, value_name = "NAME", requires = "llm")]
-    llm_model: Option<String>,
-    /// Variable of the environment that has the API key of its server
-    #[arg(long, value_name = "VARIABLE", requires = "llm")]
-    llm_key_env: Option<String>,
+    #[command(flatten)]
+    llm: LlmFlags,
     /// Keep the folder of transcribed parts at the end
     #[arg(long)]
     keep: bool,
@@ -262,9 +254,7 @@ impl Job<'_> {
 
     /// The language model, and what it is called.
     async fn language_model(&self) -> Result<Option<(LanguageModel, String)>> {
-        let Some(url) = &self.args.llm else { return Ok(None) };
-        let (model, key) = (self.args.llm_model.as_deref(), self.args.llm_key_env.as_deref());
-        let pipeline = NamedLlm { url, model, key }.find().await?;
+        let Some(pipeline) = self.args.llm.find().await? else { return Ok(None) };
         output::status(&format!("minutes come from {}", pipeline.place()));
         let config = pipeline.with_key()?;
         let name = config.llm.model.clone();

@@ -12,14 +12,14 @@ use izwi_core::engine::{DeviceArbiters, Engine, EngineCoreConfig, RemoteError, T
 use izwi_hub::Store;
 
 use super::Args;
-use crate::llm::NamedLlm;
+use crate::llm::LlmFlags;
 use crate::settings::{PipelineModel, Resolved};
 use crate::{engine, models, output};
 
 /// A language model, as it is named.
 pub(super) enum Composed<'a> {
     Configured(&'a PipelineModel),
-    Named(NamedLlm<'a>),
+    Named(&'a LlmFlags),
 }
 
 /// The pipeline that the command or the settings name; of the settings also the only one, where no chat model is installed.
@@ -28,9 +28,8 @@ pub(super) enum Composed<'a> {
 /// A manifest is invalid.
 pub(super) fn of<'a>(args: &'a Args, store: &Store, resolved: &'a Resolved) -> Result<Option<Composed<'a>>> {
     let settings = &resolved.settings;
-    if let Some(url) = &args.llm {
-        let (model, key) = (args.llm_model.as_deref(), args.llm_key_env.as_deref());
-        return Ok(Some(Composed::Named(NamedLlm { url, model, key })));
+    if args.llm.are_given() {
+        return Ok(Some(Composed::Named(&args.llm)));
     }
     if let Some(pipeline) = settings.pipeline(&settings.engine.model) {
         return Ok(Some(Composed::Configured(pipeline)));
@@ -61,7 +60,7 @@ impl Composed<'_> {
         let pipeline = match self {
             Self::Configured(pipeline) => *pipeline,
             Self::Named(llm) => {
-                made = llm.find().await?;
+                made = llm.find().await?.context("no language model is named")?;
                 &made
             }
         };

@@ -17,6 +17,7 @@ use izwi_hub::{Store, Task};
 
 use crate::engine::Loaded;
 use crate::interrupt::Interrupt;
+use crate::llm::LlmFlags;
 use crate::settings::Resolved;
 use crate::sink::{self, Target};
 use crate::sound::Player;
@@ -51,16 +52,8 @@ pub(crate) struct Args {
     /// them. Use headphones, or the model hears itself
     #[arg(long, conflicts_with_all = ["text", "recording", "output", "play"])]
     mic: bool,
-    /// Let a language model answer: the address of its server with the path before /chat/completions, such as
-    /// http://127.0.0.1:11434/v1, or `auto` for Ollama or LM Studio on this machine
-    #[arg(long, value_name = "URL")]
-    llm: Option<String>,
-    /// Name of the language model at its server [default: the first that it lists]
-    #[arg(long, value_name = "NAME", requires = "llm")]
-    llm_model: Option<String>,
-    /// Variable of the environment that has the API key of its server
-    #[arg(long, value_name = "VARIABLE", requires = "llm")]
-    llm_key_env: Option<String>,
+    #[command(flatten)]
+    llm: LlmFlags,
     #[command(flatten)]
     options: AnswerOptions,
     /// Fail if the model is not installed, instead of pulling it
