@@ -130,17 +130,17 @@ fn check_names(tracks: &[Track]) -> Result<()> {
     Ok(())
 }
 
-/// Extension of what is kept of a part.
+/// Extension of what is stored.
 const PART: &str = "json";
 
-/// What is kept.
+/// What is stored of a part, or of the turns of speakers.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
-    segments: Vec<KeptSegment>,
+struct StoredPart {
+    segments: Vec<StoredSegment>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct KeptSegment {
+struct StoredSegment {
     start: f64,
     end: f64,
     text: String,
@@ -149,9 +149,9 @@ struct KeptSegment {
     name: Option<String>,
 }
 
-impl Kept {
+impl StoredPart {
     fn of(segments: &[Segment]) -> Self {
-        let kept = segments.iter().map(|segment| KeptSegment {
+        let kept = segments.iter().map(|segment| StoredSegment {
             start: segment.start_s,
             end: segment.end_s,
             text: segment.text.clone(),
@@ -168,11 +168,11 @@ impl Kept {
 
     /// The segments, so much later.
     fn segments(self, later_s: f64) -> Vec<Segment> {
-        let segment = |kept: KeptSegment| Segment {
-            start_s: kept.start + later_s,
-            end_s: kept.end + later_s,
-            text: kept.text,
-            words: kept
+        let segment = |stored: StoredSegment| Segment {
+            start_s: stored.start + later_s,
+            end_s: stored.end + later_s,
+            text: stored.text,
+            words: stored
                 .words
                 .into_iter()
                 .map(|(text, start, end, probability)| Word {
@@ -182,8 +182,8 @@ impl Kept {
                     probability,
                 })
                 .collect(),
-            speaker: kept.speaker,
-            speaker_name: kept.name.map(Into::into),
+            speaker: stored.speaker,
+            speaker_name: stored.name.map(Into::into),
             ..Segment::default()
         };
         self.segments.into_iter().map(segment).collect()
@@ -217,10 +217,10 @@ impl Job<'_> {
         // Before hours of work.
         let llm = interrupt.guard(self.language_model()).await?;
         let parts = self.parts(&engine.config().model);
-        self.transcribe(&engine, &parts, &mut interrupt).await.inspect_err(|_| self.tell_kept(&parts))?;
+        self.transcribe(&engine, &parts, &mut interrupt).await.inspect_err(|_| self.report_stored(&parts))?;
         drop(engine);
         let utterances =
-            self.utterances(&parts, &mut interrupt).await.inspect_err(|_| self.tell_kept(&parts))?;
+            self.utterances(&parts, &mut interrupt).await.inspect_err(|_| self.report_stored(&parts))?;
         let duration = self.tracks.iter().map(|track| track.start_s + track.duration_s()).fold(0.0, f64::max);
         let name = self.args.output.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Notes { name, duration, minutes: None, utterances };
@@ -275,13 +275,13 @@ impl Job<'_> {
         self.tracks.iter().enumerate().flat_map(of_track).collect()
     }
 
-    fn kept(&self, file: &str) -> Option<Kept> {
+    fn stored(&self, file: &str) -> Option<StoredPart> {
         let bytes = std::fs::read(self.work.file(file)).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    fn tell_kept(&self, parts: &[Part]) {
-        let done = parts.iter().filter(|part| self.kept(&part.file).is_some()).count();
+    fn report_stored(&self, parts: &[Part]) {
+        let done = parts.iter().filter(|part| self.stored(&part.file).is_some()).count();
         if done > 0 {
             let folder = self.work.path().display();
             output::status(&format!(
@@ -298,7 +298,7 @@ impl Job<'_> {
         parts: &[Part],
         interrupt: &mut Interrupt,
     ) -> Result<()> {
-        let todo: Vec<&Part> = parts.iter().filter(|part| self.kept(&part.file).is_none()).collect();
+        let todo: Vec<&Part> = parts.iter().filter(|part| self.stored(&part.file).is_none()).collect();
         if todo.len() < parts.len() {
             output::status(&format!(
                 "{} of {} parts were transcribed before",
@@ -320,8 +320,8 @@ impl Job<'_> {
             if let Some(warning) = incomplete(done.stats.finish_reason, "transcript") {
                 progress.borrow().suspend(|| output::status(&format!("warning: {}: {warning}", place())));
             }
-            let kept =
-                serde_json::to_vec(&Kept::of(&done.transcript.segments)).context("cannot keep a part")?;
+            let kept = serde_json::to_vec(&StoredPart::of(&done.transcript.segments))
+                .context("cannot keep a part")?;
             self.work.store(&part.file, &kept)
         };
         let request = |audio| EngineCoreRequest::asr(audio).with_transcription(self.options.clone());
@@ -329,10 +329,7 @@ impl Job<'_> {
     }
 
     fn recording(&self, track: usize) -> String {
-        self.args
-            .recordings
-            .get(track)
-            .map_or_else(String::new, |path: &PathBuf| Path::display(path).to_string())
+        self.args.recordings.get(track).map_or_else(String::new, |path| path.display().to_string())
     }
 
     fn wav(&self, track: usize, samples: Range<usize>) -> Vec<u8> {
@@ -343,7 +340,7 @@ impl Job<'_> {
     async fn utterances(&self, parts: &[Part], interrupt: &mut Interrupt) -> Result<Vec<Utterance>> {
         let mut segments = vec![Vec::new(); self.tracks.len()];
         for part in parts {
-            let kept = self.kept(&part.file).context("a part that was kept is gone")?;
+            let kept = self.stored(&part.file).context("a part that was kept is gone")?;
             segments[part.track].extend(kept.segments(part.samples.start as f64 / RATE_HZ as f64));
         }
         let Some(config) = &self.speakers else {
@@ -365,7 +362,7 @@ impl Job<'_> {
         let names: Vec<_> = self.known.iter().map(|known| (&known.name, &known.embedding)).collect();
         let on = format!("{}\n{:?}\n{names:?}\n", config.model, self.max_speakers);
         let file = format!("speakers-{}.{PART}", key(&on, &track.samples));
-        if let Some(kept) = self.kept(&file) {
+        if let Some(kept) = self.stored(&file) {
             return Ok(kept.segments(0.0));
         }
         output::status("telling who speaks");
@@ -382,7 +379,7 @@ impl Job<'_> {
             Ok(())
         };
         transcription::transcribe_all(&engine, vec![recording], request, interrupt, |_| {}, deliver).await?;
-        let kept = serde_json::to_vec(&Kept::of(&turns)).context("cannot keep the speakers")?;
+        let kept = serde_json::to_vec(&StoredPart::of(&turns)).context("cannot keep the speakers")?;
         self.work.store(&file, &kept)?;
         Ok(turns)
     }

@@ -16,7 +16,7 @@ use crate::progress::clock;
 /// The least difference of two microphones between what one of them says and what the other does, in dB.
 const MIN_DIFFERENCE_DB: f32 = 12.0;
 /// Where both speak at once, microphones differ by less than this share of that from the middle.
-const BOTH: f32 = 0.2;
+const DOUBLE_TALK: f32 = 0.2;
 /// The share of words that are beyond what is taken for their ends.
 const OUTLIERS: f32 = 0.03;
 /// A pause after which an utterance ends, in seconds.
@@ -45,9 +45,9 @@ pub(crate) fn of_segments(segments: &[Segment]) -> Vec<Utterance> {
     .collect()
 }
 
-/// By how much the microphone of one must be less loud than that of another while the other speaks, in dB: what is said into one and what is said into
-/// the other differ most, and the middle is between them, whatever the gain of each.
-fn other_speaks_below(own: &Track, other: &Track, spans: &[(f64, f64)]) -> f32 {
+/// The difference of two microphones, in dB, below which the first has only crosstalk of the other: differences are largest where one of both speaks,
+/// and the middle is between those of one and of the other, whatever the gains.
+fn crosstalk_below(own: &Track, other: &Track, spans: &[(f64, f64)]) -> f32 {
     let mut differences: Vec<f32> = spans.iter().filter_map(|span| difference(own, other, *span)).collect();
     differences.sort_unstable_by(f32::total_cmp);
     let last = differences.len().saturating_sub(1);
@@ -55,9 +55,9 @@ fn other_speaks_below(own: &Track, other: &Track, spans: &[(f64, f64)]) -> f32 {
     let at = |at: usize| differences.get(at).copied().unwrap_or(0.0);
     let (least, most) = (at(outliers), at(last.saturating_sub(outliers)));
     if most - least < MIN_DIFFERENCE_DB {
-        return -MIN_DIFFERENCE_DB * BOTH;
+        return -MIN_DIFFERENCE_DB * DOUBLE_TALK;
     }
-    (least + most) / 2.0 - (most - least) * BOTH
+    (least + most) / 2.0 - (most - least) * DOUBLE_TALK
 }
 
 /// By how much one is louder in a span, in dB; `None` where the other does not run.
@@ -81,16 +81,16 @@ pub(crate) fn of_tracks(tracks: &[Track], words: &[Vec<Word>]) -> Vec<Utterance>
         let others: Vec<(&Track, f32)> = others
             .map(|(at, other)| {
                 let both = [&spans[own][..], &spans[at]].concat();
-                (other, other_speaks_below(track, other, &both))
+                (other, crosstalk_below(track, other, &both))
             })
             .collect();
         let mut utterance: Option<Utterance> = None;
         for word in words {
             let (start, end) = span(track, word);
-            let is_of = |(other, below): &(&Track, f32)| {
+            let is_crosstalk = |(other, below): &(&Track, f32)| {
                 difference(track, other, (start, end)).is_some_and(|difference| difference < *below)
             };
-            if others.iter().any(is_of) {
+            if others.iter().any(is_crosstalk) {
                 continue;
             }
             match &mut utterance {

@@ -35,8 +35,8 @@ const LEAST_HZ: f64 = 50.0;
 const HIGHEST_HZ: f64 = 8_000.0;
 const SLOPE: f64 = 0.01;
 const EPS: f32 = 1e-5;
-/// Windows from one yield point to the next, each on a thread of its own.
-const TOGETHER: usize = 4;
+/// Windows that are computed in parallel, from one yield point to the next.
+const PARALLEL_WINDOWS: usize = 4;
 
 /// The weights, on the CPU.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Segmentation {
     /// The score of each class in each frame, `[windows * FRAMES, classes]`.
     pub(super) fn scores(&self, windows: &[&[f32]]) -> Result<Tensor> {
         let mut rows = Vec::with_capacity(windows.len());
-        for windows in windows.chunks(TOGETHER) {
+        for windows in windows.chunks(PARALLEL_WINDOWS) {
             yield_point();
             rows.extend(windows.par_iter().map(|window| self.rows(window)).collect::<Result<Vec<_>>>()?);
         }
