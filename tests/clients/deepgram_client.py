@@ -219,6 +219,8 @@ def errors(client: DeepgramClient, environment: DeepgramClientEnvironment, recor
     for name, value in [("multichannel", True), ("redact", "pii"), ("callback", "https://example.com")]:
         refused(400, name, lambda: listen.transcribe_file(request=audio, **{name: value}))
     refused(400, "sample_rate", lambda: listen.transcribe_file(request=audio, encoding="linear16"))
+    fast = {"additional_query_parameters": {"sample_rate": 4_294_967_295}}
+    refused(400, "sample_rate", lambda: listen.transcribe_file(request=audio, encoding="mulaw", request_options=fast))
     refused(400, "amr-nb", lambda: listen.transcribe_file(request=audio, encoding="amr-nb"))
     refused(404, "no-such-model", lambda: listen.transcribe_file(request=audio, model="no-such-model"))
     refused(415, "", lambda: listen.transcribe_file(request=b"no recording at all"))

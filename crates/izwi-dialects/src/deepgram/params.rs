@@ -8,8 +8,9 @@ use std::sync::{Mutex, PoisonError};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use izwi_audio::pcm_format::{PcmEncoding, PcmFormat};
+use izwi_audio::pcm_input::PcmInput;
 use izwi_server::ApiError;
-use izwi_server::extract::ApiQuery;
+use izwi_server::extract::{ApiQuery, check_range};
 use izwi_server::ignored::IgnoredFields;
 use izwi_types::excerpt;
 
@@ -78,6 +79,7 @@ impl Params {
         let missing =
             || ApiError::invalid("sample_rate", "sample_rate is missing; it is required with encoding");
         let rate_hz = self.number("sample_rate")?.ok_or_else(missing)?;
+        check_range("sample_rate", rate_hz, &PcmInput::RATES_HZ)?;
         if self.number::<u32>("channels")?.is_some_and(|channels| channels != 1) {
             return Err(ApiError::invalid("channels", "only one channel is supported; send channels=1"));
         }
