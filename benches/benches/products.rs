@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Parser;
 use half::bf16;
 use izwi_kernels::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
+use izwi_kernels::conv::winograd::{Ending, Planes, pack_winograd_2d, winograd_conv2d};
 use izwi_kernels::conv::{ConvPanels, ConvPanelsQ8, ConvRows, ConvRowsQ8, conv1d, conv1d_q8};
 use izwi_kernels::linear::{Rows, WeightSource, WeightType, Weights};
 use izwi_kernels::measure::{f32_peak, int8_peak, isa_levels, select_isa_level};
@@ -24,6 +25,8 @@ const MOST: (usize, usize) = (3072, 6144);
 const COLD_BYTES: usize = 128 << 20;
 /// Channels, taps and dilation of a convolution of a vocoder.
 const CONV: (usize, usize, usize) = (384, 7, 3);
+/// Channels and columns of a plane: the third stage of a ResNet over 80 bands.
+const PLANE: (usize, usize) = (128, 20);
 /// Heads and their size, and positions that each row attends to: the encoder of Whisper base.
 const ATTENTION: (usize, usize, usize) = (8, 64, 1500);
 /// Positions of a block of the paged cache.
@@ -42,11 +45,12 @@ struct Args {
     /// Numbers of rows; the first is what others are compared with.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,64,256")]
     rows: Vec<usize>,
-    /// Kernels: types of weights of products, `conv-f32`, `conv-bf16`, `conv-q8`, `attention`, `paged`.
+    /// Kernels: types of weights of products, `conv-f32`, `conv-bf16`, `conv-q8`, `conv-planes`, `attention`,
+    /// `paged`.
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "f32,f16,bf16,q8,q4,conv-f32,conv-bf16,conv-q8,attention,paged"
+        default_value = "f32,f16,bf16,q8,q4,conv-f32,conv-bf16,conv-q8,conv-planes,attention,paged"
     )]
     kernels: Vec<String>,
     /// Rounds, of which the medians are shown.
@@ -155,6 +159,27 @@ fn convolution_q8(most: usize) -> Measured {
     }
 }
 
+/// 3 x 3 taps by the Winograd algorithm; counts the multiply-adds of the plain sum, so that a share can be above 1.
+fn plane_convolution(most: usize) -> Measured {
+    let (channels, columns) = PLANE;
+    let weights = pack_winograd_2d(&noise(channels * 9 * channels), channels, channels);
+    let (width, bias) = (columns + 2, noise(channels));
+    let data = noise((most + 2) * width * channels);
+    let mut y = vec![0.0; data.len()];
+    Measured {
+        work: columns * channels * 9 * channels,
+        is_int8: false,
+        copies: 1,
+        run: Box::new(move |rows, _| {
+            let elements = (rows + 2) * width * channels;
+            let x = Planes { data: &data[..elements], rows, columns, width };
+            let ending = Ending { is_sum: false, is_rectified: true };
+            winograd_conv2d(x, &weights, &bias, &mut y[..elements], ending);
+            black_box(&y);
+        }),
+    }
+}
+
 fn dense_attention(most: usize) -> Measured {
     let (heads, head_dim, positions) = ATTENTION;
     let width = heads * head_dim;
@@ -205,6 +230,7 @@ fn kernel(name: &str, most: usize) -> Option<Measured> {
         "conv-f32" => convolution(false, most),
         "conv-bf16" => convolution(true, most),
         "conv-q8" => convolution_q8(most),
+        "conv-planes" => plane_convolution(most),
         "attention" => dense_attention(most),
         "paged" => paged(most),
         _ => return None,

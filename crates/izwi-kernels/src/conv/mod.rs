@@ -5,7 +5,7 @@ mod conv1d_q8;
 mod depthwise_conv1d;
 mod depthwise_conv2d;
 mod gated_conv1d;
-pub mod winograd_1d;
+pub mod winograd;
 
 pub use conv1d::{ConvPanels, ConvRows, conv1d};
 pub use conv1d_q8::{ConvPanelsQ8, ConvRowsQ8, conv1d_q8};

@@ -11,7 +11,7 @@ use super::fbank::Fbank;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::Linear;
-use izwi_nn::layers::conv::{Conv2d, Conv2dShape, Plane};
+use izwi_nn::layers::conv::{Conv2d, Conv2dShape, Ending, Plane};
 use izwi_nn::yielding::yield_point;
 
 /// Added to sums of weights.
@@ -85,14 +85,20 @@ impl Embedding {
     /// # Errors
     /// There is no frame, or the network failed.
     pub(super) fn plane_of(&self, frames: &[f32], bins: usize) -> Result<Plane> {
-        let mut x = self.first.forward(&Plane::of_rows(frames, bins)?, None, true)?;
+        let (mut x, mut y, mut spare) = (Plane::default(), Plane::default(), Plane::default());
+        self.first.forward_into(
+            &Plane::of_rows(frames, bins)?,
+            &mut x,
+            Ending { is_sum: false, is_rectified: true },
+        )?;
         for Block { convs: [first, second], shortcut } in &self.blocks {
             yield_point();
-            let y = first.forward(&x, None, true)?;
-            x = match shortcut {
-                Some(shortcut) => second.forward(&y, Some(&shortcut.forward(&x, None, false)?), true)?,
-                None => second.forward(&y, Some(&x), true)?,
-            };
+            first.forward_into(&x, &mut y, Ending { is_sum: false, is_rectified: true })?;
+            if let Some(shortcut) = shortcut {
+                shortcut.forward_into(&x, &mut spare, Ending { is_sum: false, is_rectified: false })?;
+                std::mem::swap(&mut x, &mut spare);
+            }
+            second.forward_into(&y, &mut x, Ending { is_sum: true, is_rectified: true })?;
         }
         Ok(x)
     }

@@ -10,7 +10,7 @@ use crate::checkpoint::{Checkpoint, Recipe};
 use crate::layers::cat_weights;
 use crate::slices::with_slices;
 use izwi_kernels::conv::ConvPanels;
-use izwi_kernels::conv::winograd_1d::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
+use izwi_kernels::conv::winograd::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
 use izwi_kernels::packed::Packed;
 use izwi_types::Precision;
 

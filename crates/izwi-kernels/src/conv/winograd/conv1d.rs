@@ -1,13 +1,13 @@
-//! Convolution along rows with seven taps by the Winograd algorithm F(4, 7): 10 products per 4 output rows instead of 28.
+//! Convolution along rows with seven taps by F(4, 7): 10 products per 4 output rows instead of 28.
 //!
-//! Rows come in groups of one size, each cut into tiles by itself: a row is the same bits alongside any other groups. The filter is that of Toom and Cook, transposed, at nine points and infinity; points, scales
-//! and the order of sums are chosen for small errors, as in <https://arxiv.org/abs/1803.10986>: about 105 dB below the
-//! output where a plain sum has 129.
+//! Rows come in groups of one size, each cut into tiles by itself: a row is the same bits alongside any other groups.
+//! Errors are about 105 dB below the output where a plain sum has 129.
 
 use std::ops::Range;
 
+use super::{Matrices, Tiles};
 use crate::arch::{Isa, Kernel, LANES, dispatch, load_part, store_part};
-use crate::conv::conv1d::{ConvPanels, Tile};
+use crate::conv::conv1d::ConvPanels;
 use crate::threads::{SyncPtr, for_each_task, num_threads};
 
 /// Taps of the filter.
@@ -18,82 +18,14 @@ const TILE: usize = 4;
 const PRODUCTS: usize = TILE + TAPS - 1;
 /// Where the polynomials are multiplied.
 const POINTS: [f64; PRODUCTS - 1] = [0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 0.25, -4.0];
-/// Input rows of a tile to products, products to output rows, taps to products.
+const MATRICES: Matrices<TAPS, TILE, PRODUCTS> = Matrices::new(&POINTS);
 const INPUT: [[f32; PRODUCTS]; PRODUCTS] = MATRICES.input;
 const OUTPUT: [[f32; PRODUCTS]; TILE] = MATRICES.output;
 const KERNEL: [[f64; TAPS]; PRODUCTS] = MATRICES.kernel;
-const MATRICES: Matrices = Matrices::new();
 /// Tiles of a task, where there are more: their products stay in the second-level cache.
 const BLOCK_TILES: usize = 48;
-/// Inputs of one pass over a task's tiles: a panel's share of them stays in the first-level cache.
-const BLOCK_DEPTH: usize = 128;
 /// Multiply-adds up to which one thread is faster than two.
 const SPLIT_WORK: usize = 512 * 1024;
-
-/// [`INPUT`], [`OUTPUT`] and [`KERNEL`]. Every entry of the first two is exact; a scale by powers of two moves the size
-/// of each product from the input's side to the kernel's.
-struct Matrices {
-    input: [[f32; PRODUCTS]; PRODUCTS],
-    output: [[f32; PRODUCTS]; TILE],
-    kernel: [[f64; TAPS]; PRODUCTS],
-}
-
-impl Matrices {
-    const fn new() -> Self {
-        let (mut input, mut output) = ([[0f32; PRODUCTS]; PRODUCTS], [[0f32; PRODUCTS]; TILE]);
-        let mut kernel = [[0f64; TAPS]; PRODUCTS];
-        let mut product = 0;
-        while product < PRODUCTS {
-            // The product of x - q over all other points: its coefficients weigh the input rows, its value at the point
-            // divides the taps. At infinity the point is none of them and the value is 1.
-            let (mut polynomial, mut value) = ([0f64; PRODUCTS], 1f64);
-            polynomial[0] = 1.0;
-            let mut other = 0;
-            while other < POINTS.len() {
-                if other != product {
-                    let mut power = PRODUCTS - 1;
-                    while power > 0 {
-                        polynomial[power] = polynomial[power - 1] - POINTS[other] * polynomial[power];
-                        power -= 1;
-                    }
-                    polynomial[0] *= -POINTS[other];
-                    if product < POINTS.len() {
-                        value *= POINTS[product] - POINTS[other];
-                    }
-                }
-                other += 1;
-            }
-            let (mut largest, mut scale, mut k) = (0f64, 1f64, 0);
-            while k < PRODUCTS {
-                largest = if polynomial[k].abs() > largest { polynomial[k].abs() } else { largest };
-                k += 1;
-            }
-            while largest * scale > 1.5 {
-                scale /= 2.0;
-            }
-            while largest * scale < 0.75 {
-                scale *= 2.0;
-            }
-            let (mut power, mut k) = (1f64, 0);
-            while k < PRODUCTS {
-                input[product][k] = (polynomial[k] * scale) as f32;
-                let at_infinity = product == POINTS.len();
-                if k < TAPS {
-                    let last = (k == TAPS - 1) as usize as f64;
-                    kernel[product][k] = if at_infinity { last } else { power } / value / scale;
-                }
-                if k < TILE {
-                    let last = (k == TILE - 1) as usize as f64;
-                    output[k][product] = if at_infinity { last } else { power } as f32;
-                }
-                power *= if at_infinity { 0.0 } else { POINTS[product] };
-                k += 1;
-            }
-            product += 1;
-        }
-        Self { input, output, kernel }
-    }
-}
 
 /// Packs a weight `[outputs, 7, inputs]` for [`winograd_conv1d`].
 ///
@@ -301,41 +233,11 @@ impl Multiplying<'_> {
     /// Panels of `C` vectors, through register tiles of up to `R` rows.
     #[inline(always)]
     unsafe fn panels<I: Isa, const C: usize, const R: usize>(&mut self) {
-        self.products.resize(self.tiles.len() * PRODUCTS * C * LANES, 0.0);
-        let mut rows = Vec::with_capacity(self.tiles.len());
-        for tile in 0..self.tiles.len() as u32 {
-            rows.push(tile);
-        }
+        let (of, tiles) = (self.of, self.tiles.len());
+        let read = self.read.as_ptr().add(self.from * self.filter.weights.shape()[1]);
         for panel in self.panels.clone() {
-            self.multiply::<I, C, R>(panel, &rows);
+            Tiles { weights: self.filter.weights, read, of, tiles }.multiply::<I, C, R>(panel, self.products);
             self.write::<I, C>(panel);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<I: Isa, const C: usize, const R: usize>(&mut self, panel: usize, rows: &[u32]) {
-        let [_, inputs, _] = self.filter.weights.shape();
-        let (tiles, columns, zeros) = (self.tiles.len(), C * LANES, [0f32; 6 * LANES]);
-        for product in 0..PRODUCTS {
-            for k in (0..inputs).step_by(BLOCK_DEPTH) {
-                let y = self.products.as_mut_ptr().add(product * tiles * columns);
-                let w = (panel * PRODUCTS + product) * inputs + k;
-                let (from, from_stride) =
-                    if k == 0 { (zeros.as_ptr(), 0) } else { (y.cast_const(), columns) };
-                Tile {
-                    x: self.read.as_ptr().add((product * self.of + self.from) * inputs),
-                    inputs,
-                    tap_step: 0,
-                    k: k..inputs.min(k + BLOCK_DEPTH),
-                    w: self.filter.weights.elements().as_ptr().add(w * columns),
-                    from,
-                    from_stride,
-                    y,
-                    y_stride: columns,
-                    fetch: (0, 0),
-                }
-                .all::<I, false, C, R>(rows);
-            }
         }
     }
 
@@ -394,24 +296,6 @@ mod tests {
                 winograd_conv1d(x, &weights, Some(&bias), &mut y);
                 y
             });
-        }
-    }
-
-    #[test]
-    fn the_matrices_filter_exactly() {
-        let taps = [3.0, -1.0, 4.0, 1.0, -5.0, 9.0, -2.0];
-        let x: [f64; PRODUCTS] = [2.0, -7.0, 1.0, 8.0, -2.0, 8.0, 1.0, -8.0, 2.0, 8.0];
-        let sum =
-            |a: &[f64], b: &mut dyn Iterator<Item = f64>| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let products: Vec<f64> = (0..PRODUCTS)
-            .map(|at| {
-                sum(&x, &mut INPUT[at].iter().copied().map(f64::from))
-                    * sum(&taps, &mut KERNEL[at].iter().copied())
-            })
-            .collect();
-        for (row, weights) in OUTPUT.iter().enumerate() {
-            let y = sum(&products, &mut weights.iter().copied().map(f64::from));
-            assert!((y - sum(&taps, &mut x[row..].iter().copied())).abs() < 1e-9, "{row}: {y}");
         }
     }
 }
