@@ -113,6 +113,7 @@ struct Filter<'a> {
 
 impl Filter<'_> {
     /// First row and column of a tile.
+    #[inline(always)]
     fn place(&self, tile: usize) -> (usize, usize) {
         let across = self.x.columns.div_ceil(TILE);
         (tile / across * TILE, tile % across * TILE)
@@ -190,6 +191,7 @@ impl Block<'_> {
     }
 
     /// The products of a panel as elements of the answer.
+    #[allow(clippy::needless_range_loop, reason = "the plain form is the one that is unrolled")]
     #[inline(always)]
     unsafe fn write<I: Isa, const C: usize>(&self, panel: usize) {
         let (tiles, columns, first_output) = (self.tiles.len(), C * LANES, panel * C * LANES);
@@ -219,9 +221,8 @@ impl Block<'_> {
                     let place = (first_row + row + 1) * x.width + first_column + 1;
                     let y = y.get().add(place * outputs + first_output + output);
                     let sums = outputs_of::<I>(&values, bias);
-                    for (column, sum) in sums.into_iter().enumerate().take(x.columns - first_column) {
-                        let y = y.add(column * outputs);
-                        let mut sum = sum;
+                    for column in 0..TILE.min(x.columns - first_column) {
+                        let (y, mut sum) = (y.add(column * outputs), sums[column]);
                         if ending.is_sum {
                             sum = I::add(sum, load_part::<I>(y.cast_const(), count, 0.0));
                         }
