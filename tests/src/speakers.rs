@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_hub::SpeakerStore;
 use izwi_server::Slot;
 
 use crate::{Setup, TestServer, copy};
@@ -13,14 +14,15 @@ pub async fn live_speakers(
     name: &str,
     says: &'static [&'static str],
 ) -> Result<(TestServer, Engine, tempfile::TempDir)> {
-    live_speakers_with(name, says, |_| {}).await
+    live_speakers_with(name, says, |_| {}, None).await
 }
 
-/// As [`live_speakers`], with other settings of the model for speakers.
+/// As [`live_speakers`], with other settings of the model for speakers, and saved speakers.
 pub async fn live_speakers_with(
     name: &str,
     says: &'static [&'static str],
     change: impl FnOnce(&mut EngineCoreConfig),
+    saved: Option<SpeakerStore>,
 ) -> Result<(TestServer, Engine, tempfile::TempDir)> {
     let home = tempfile::tempdir()?;
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/pyannote");
@@ -37,7 +39,9 @@ pub async fn live_speakers_with(
     change(&mut config);
     let engine = Engine::new(config)?;
     engine.ready().await?;
-    let server = Setup::listener_of(name, says).start().await?;
+    let mut setup = Setup::listener_of(name, says);
+    setup.server.speakers = saved;
+    let server = setup.start().await?;
     server.registry.set("tiny-speakers", Slot::Ready(engine.clone()));
     Ok((server, engine, home))
 }

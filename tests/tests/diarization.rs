@@ -1,7 +1,7 @@
 //! Transcripts with speakers: `response_format` `diarized_json` of `/v1/audio/transcriptions`, and `diarize` of Deepgram and ElevenLabs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::pcm;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{Engine, EngineCoreConfig};
+use izwi_core::engine::known_speakers::main_embedding;
+use izwi_core::engine::{Engine, EngineCoreConfig, EngineCoreRequest};
 use izwi_hub::{SavedSpeaker, SpeakerStore, Store};
 use izwi_server::Slot;
 use izwi_tests::synthetic::RATE_HZ;
@@ -296,7 +297,7 @@ async fn no_more_speakers_are_told_than_a_request_allows() -> Result<()> {
         let strict = strict.replace("Fa: 0.07", "method: average").replace("Fb: 0.8", "min_cluster_size: 1");
         std::fs::write(&file, strict).unwrap();
     };
-    let (server, _engine, _home) = live_speakers_with("bounded", &SAYS, strict).await?;
+    let (server, _engine, _home) = live_speakers_with("bounded", &SAYS, strict, None).await?;
     let told = async |most: Option<&str>| -> Result<BTreeSet<String>> {
         let speech = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
         let form = Form::new().file("file", &std::fs::read(speech)?).text("model_id", "scribe_v1");
@@ -420,6 +421,61 @@ async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
     server.assert_balanced().await
 }
 
+/// What a live session says who is speaking: all speakers of its last word on each turn.
+async fn told_live(server: &TestServer, config: Value) -> Result<BTreeSet<String>> {
+    let mut session = open_live(server, config).await?;
+    for piece in speech(8)? {
+        session.send_raw(Message::binary(piece)).await?;
+    }
+    session.send(json!({"type": "input.done"})).await?;
+    let frames = session.rest().await?;
+    let last: BTreeMap<u64, &Value> = frames
+        .iter()
+        .filter(|frame| frame["type"] == "turn.speakers")
+        .filter_map(|frame| Some((frame["turn"].as_u64()?, &frame["segments"])))
+        .collect();
+    let segments = last.into_values().filter_map(Value::as_array).flatten();
+    Ok(segments.filter_map(|said| said["speaker"].as_str().map(str::to_owned)).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn saved_speakers_are_told_by_name_while_they_speak() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let store = Store::open(Some(home.path().to_path_buf()))?.speakers().clone();
+    let (server, engine, _files) =
+        live_speakers_with("said-saved", &SAYS, |_| {}, Some(store.clone())).await?;
+    let of = |saved: Value| json!({"type": "session.config", "speakers": true, "saved_speakers": saved});
+    let is_named = |told: &BTreeSet<String>| told.contains("ann");
+    let told = told_live(&server, of(Value::Null)).await?;
+    assert!(!told.is_empty() && !is_named(&told), "nobody is saved: {told:?}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/speech/jfk.wav");
+    let heard = engine.generate(EngineCoreRequest::diarization(std::fs::read(path)?)).await?;
+    let turns = heard.transcript.context("no turns")?.segments;
+    let embedding = main_embedding(&turns)?.context("nobody speaks")?;
+    store.save(&SavedSpeaker::new("ann", "tiny-speakers", &embedding))?;
+    for (saved, expected) in [(Value::Null, true), (json!(true), true), (json!(false), false)] {
+        let told = told_live(&server, of(saved.clone())).await?;
+        assert_eq!(is_named(&told), expected, "{saved}: {told:?}");
+    }
+    for (saved, expected) in [("", true), ("&saved_speakers=false", false)] {
+        let url = format!(
+            "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true{saved}",
+            server.address
+        );
+        let mut session = Session::open(&url).await?;
+        for piece in speech(8)? {
+            session.send_raw(Message::binary(piece)).await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        session.send(json!({"type": "CloseStream"})).await?;
+        let frames = session.rest().await?;
+        let words = frames.iter().filter_map(|frame| frame["channel"]["alternatives"][0]["words"].as_array());
+        let is_named = words.flatten().any(|word| word["speaker_name"] == "ann");
+        assert_eq!(is_named, expected, "{saved}: {frames:?}");
+    }
+    server.assert_balanced().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn live_speakers_are_refused_where_no_model_tells_them() -> Result<()> {
     let without = Setup::listener_of("said-alone", &SAYS).start().await?;
@@ -437,6 +493,13 @@ async fn live_speakers_are_refused_where_no_model_tells_them() -> Result<()> {
         // The session can be configured otherwise.
         session.send(json!({"type": "session.config", "speakers": false})).await?;
         session.expect("session.created").await?;
+    }
+    let (lively, _engine, _home) = live_speakers("said-unsaved", &SAYS).await?;
+    for (speakers, named) in [(true, "set saved_speakers in its settings"), (false, "set speakers to true")] {
+        let config = json!({"type": "session.config", "speakers": speakers, "saved_speakers": true});
+        let error = open_live(&lively, config).await?.expect("error").await?;
+        assert_eq!((&error["code"], &error["param"]), (&json!("invalid_value"), &json!("saved_speakers")));
+        assert!(error["message"].as_str().unwrap().contains(named), "{error}");
     }
     without.assert_balanced().await
 }
@@ -467,9 +530,8 @@ async fn speakers_that_cannot_be_told_in_time_are_an_error_and_words_go_on() -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn speakers_after_a_long_pause_of_the_client_have_new_letters() -> Result<()> {
-    let (server, _engine, _home) =
-        live_speakers_with("said-again", &SAYS, |config| config.text_timeout = Duration::from_millis(500))
-            .await?;
+    let impatient = |config: &mut EngineCoreConfig| config.text_timeout = Duration::from_millis(500);
+    let (server, _engine, _home) = live_speakers_with("said-again", &SAYS, impatient, None).await?;
     let mut session = open_live(&server, json!({"type": "session.config", "speakers": true})).await?;
     let mut letters = Vec::new();
     for is_last in [false, true] {

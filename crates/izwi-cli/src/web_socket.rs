@@ -94,8 +94,8 @@ impl Place {
         for other in others {
             registry.set(other.profile().model.clone(), Slot::Ready(other));
         }
-        let vad_weights = Some(store.vad_weights());
-        Self::serve(registry, ServerConfig { vad_weights, ..ServerConfig::default() }).await
+        let (vad_weights, speakers) = (Some(store.vad_weights()), Some(store.speakers().clone()));
+        Self::serve(registry, ServerConfig { vad_weights, speakers, ..ServerConfig::default() }).await
     }
 
     /// Serves the models of `registry` in this process, on a free port, with a key that nobody else knows. It ends with the

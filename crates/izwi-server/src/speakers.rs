@@ -1,5 +1,6 @@
 //! Who says what in a recording: one model tells its words, another one its speakers, side by side.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use izwi_core::engine::known_speakers::{self, KnownSpeaker, NoEmbeddings};
@@ -46,12 +47,16 @@ impl Speakers {
         param: &'static str,
         saved_speakers: Option<bool>,
     ) -> Result<Self, ApiError> {
-        if saved_speakers == Some(true) && state.config().speakers.is_none() {
-            let message = "this server does not tell saved speakers; set saved_speakers in its settings, or leave \
-                           it out";
-            return Err(ApiError::invalid("saved_speakers", message));
-        }
-        let engine = model(state, param).await?;
+        check_saved(state, saved_speakers)?;
+        Self::of(state, model(state, param).await?, saved_speakers).await
+    }
+
+    /// The same with a model that is leased already.
+    ///
+    /// # Errors
+    /// The request asks for saved speakers, and the settings do not allow it, or they cannot be read.
+    pub async fn of(state: &AppState, engine: Lease, saved_speakers: Option<bool>) -> Result<Self, ApiError> {
+        check_saved(state, saved_speakers)?;
         let model = engine.profile().model.clone();
         let store = state.config().speakers.clone().filter(|_| saved_speakers != Some(false));
         let speakers = match store {
@@ -119,6 +124,16 @@ impl Speakers {
     }
 }
 
+/// Refuses a request for saved speakers that the settings do not allow.
+fn check_saved(state: &AppState, saved_speakers: Option<bool>) -> Result<(), ApiError> {
+    if saved_speakers == Some(true) && state.config().speakers.is_none() {
+        let message =
+            "this server does not tell saved speakers; set saved_speakers in its settings, or leave it out";
+        return Err(ApiError::invalid("saved_speakers", message));
+    }
+    Ok(())
+}
+
 /// The saved speakers with whom recordings are compared that `model` hears.
 ///
 /// # Errors
@@ -140,6 +155,11 @@ async fn saved(store: SpeakerStore, model: String) -> Result<Vec<KnownSpeaker>, 
 }
 
 impl Known {
+    /// The names of speakers by their embeddings.
+    pub(crate) fn names(&self, embeddings: &BTreeMap<u32, Arc<[f32]>>) -> BTreeMap<u32, Arc<str>> {
+        known_speakers::names(embeddings, &self.speakers)
+    }
+
     /// Gives turns the names of known speakers.
     pub(crate) fn name(&self, turns: Vec<Segment>) -> Result<Vec<Segment>, ApiError> {
         known_speakers::named(turns, &self.speakers)

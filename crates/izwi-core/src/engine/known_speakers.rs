@@ -88,8 +88,17 @@ pub fn named(mut turns: Vec<Segment>, known: &[KnownSpeaker]) -> Result<Vec<Segm
     if known.is_empty() {
         return Ok(turns);
     }
-    let speakers = speakers(&turns)?;
-    let pairs = speakers.iter().flat_map(|(speaker, (_, embedding))| {
+    let embeddings = speakers(&turns)?.into_iter().map(|(speaker, (_, embedding))| (speaker, embedding));
+    let names = names(&embeddings.collect(), known);
+    for turn in &mut turns {
+        turn.speaker_name = turn.speaker.and_then(|speaker| names.get(&speaker)).cloned();
+    }
+    Ok(turns)
+}
+
+/// The names of speakers, told by their embeddings, as [`named`] gives them.
+pub fn names(embeddings: &BTreeMap<u32, Arc<[f32]>>, known: &[KnownSpeaker]) -> BTreeMap<u32, Arc<str>> {
+    let pairs = embeddings.iter().flat_map(|(speaker, embedding)| {
         known.iter().enumerate().map(|(at, known)| (similarity(embedding, &known.embedding), *speaker, at))
     });
     let mut pairs: Vec<(f64, u32, usize)> =
@@ -101,12 +110,7 @@ pub fn named(mut turns: Vec<Segment>, known: &[KnownSpeaker]) -> Result<Vec<Segm
             names.insert(speaker, at);
         }
     }
-    for turn in &mut turns {
-        let name =
-            turn.speaker.and_then(|speaker| names.get(&speaker)).map(|&at| Arc::clone(&known[at].name));
-        turn.speaker_name = name;
-    }
-    Ok(turns)
+    names.into_iter().map(|(speaker, at)| (speaker, Arc::clone(&known[at].name))).collect()
 }
 
 #[cfg(test)]

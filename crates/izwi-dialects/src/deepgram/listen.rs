@@ -167,17 +167,14 @@ pub(super) async fn transcribe(
         return Err(ApiError::invalid("url", message));
     }
     let format = params.text("encoding").is_some().then(|| params.pcm_format()).transpose()?;
-    let diarizes = params.switch("diarize")?;
-    let saved =
-        params.text("saved_speakers").is_some().then(|| params.switch("saved_speakers")).transpose()?;
-    if saved.is_some() && !diarizes {
-        let message = "saved_speakers is only for transcripts with speakers; set diarize to true";
-        return Err(ApiError::invalid("saved_speakers", message));
-    }
+    let speakers = params.speakers()?;
     let (utterances, detects) = (params.switch("utterances")?, params.switch("detect_language")?);
     let RawUpload { bytes, memory } = RawUpload::read(request, &state).await?;
     let sha256 = hex(&Sha256::digest(&bytes));
-    let speakers = if diarizes { Some(Speakers::lease(&state, "diarize", saved).await?) } else { None };
+    let speakers = match speakers {
+        Some(saved) => Some(Speakers::lease(&state, "diarize", saved).await?),
+        None => None,
+    };
     let listener = Listener::load(&state, &params).await?;
     let recording = Recording::file(bytes, "body");
     let recording = match format {

@@ -17,7 +17,7 @@ use izwi_core::engine::{RequestId, StreamingOutput};
 use izwi_server::extract::{check_range, parse_json};
 use izwi_server::live::{ListenerReply, LiveEvent, LiveListener, LiveTranscriber, LiveWord};
 use izwi_server::openapi::SessionRefusals;
-use izwi_server::speakers;
+use izwi_server::speakers::{self, Speakers};
 use izwi_server::turns::{Deciding, TurnInput, TurnModel, TurnOptions};
 use izwi_server::ws::SessionUpgrade;
 use izwi_server::ws::outbox::Outbox;
@@ -97,11 +97,13 @@ pub(super) async fn open(
     let turns = TurnOptions { max_turn_ms: LiveTranscriber::max_turn_ms(&engine), ..turns };
     let input = TurnInput::with_turns((encoding, rate_hz), &state.vad(), turns, turn_model)?;
     let mut transcriber = LiveTranscriber::new(&state, &engine, settings, 0)?;
-    if params.switch("diarize")? {
+    if let Some(saved) = params.speakers()? {
         // One that hears whole recordings alone has no effect here, as none.
         let takes_live = |model: &Lease| !model.profile().info.chunks_ms.is_empty();
         match speakers::installed(&state).await?.filter(takes_live) {
-            Some(model) => transcriber = transcriber.with_speakers(Arc::new(model))?,
+            Some(model) => {
+                transcriber = transcriber.with_speakers(Speakers::of(&state, model, saved).await?)?;
+            }
             None => ignored.add("diarize"),
         }
     }
@@ -468,7 +470,7 @@ impl Listen {
         self.write_results(alternative, start_ms..end_ms, finality, out);
     }
 
-    fn speaker(&self, word: &LiveWord) -> Option<u32> {
+    fn speaker(&self, word: &LiveWord) -> Option<(u32, Option<Arc<str>>)> {
         self.listener.transcriber().speaker(word.start_ms, word.end_ms)
     }
 

@@ -59,6 +59,17 @@ impl Params {
         }
     }
 
+    /// Whether speakers are told, and then whether saved ones are by name; `None` for what the server's settings say.
+    pub(super) fn speakers(&self) -> Result<Option<Option<bool>>, ApiError> {
+        let diarizes = self.switch("diarize")?;
+        let saved = self.text("saved_speakers").map(|_| self.switch("saved_speakers")).transpose()?;
+        if saved.is_some() && !diarizes {
+            let message = "saved_speakers is only for transcripts with speakers; set diarize to true";
+            return Err(ApiError::invalid("saved_speakers", message));
+        }
+        Ok(diarizes.then_some(saved))
+    }
+
     /// What samples without a header are: `encoding` and `sample_rate`, of one channel.
     pub(super) fn pcm_format(&self) -> Result<PcmFormat, ApiError> {
         let encoding = match self.text("encoding") {

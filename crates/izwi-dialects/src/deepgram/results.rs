@@ -65,15 +65,20 @@ impl Alternative {
     pub(super) fn of_live(
         text: &str,
         words: &[LiveWord],
-        speaker: impl Fn(&LiveWord) -> Option<u32>,
+        speaker: impl Fn(&LiveWord) -> Option<(u32, Option<Arc<str>>)>,
     ) -> Self {
         let has_sound = |word: &LiveWord| word.text.contains(char::is_alphanumeric);
         // Marks alone belong to the word before.
         let words = words.chunk_by(|_, next| !has_sound(next)).map(|with_marks| {
             let written: String = with_marks.iter().map(|word| word.text.as_str()).collect();
             let LiveWord { start_ms, end_ms, probability, .. } = with_marks[0];
-            let speaker = speaker(&with_marks[0]);
-            Word { speaker, ..Word::new(&written, seconds(start_ms), seconds(end_ms), probability) }
+            let (speaker, speaker_name) = speaker(&with_marks[0]).unzip();
+            let speaker_name = speaker_name.flatten();
+            Word {
+                speaker,
+                speaker_name,
+                ..Word::new(&written, seconds(start_ms), seconds(end_ms), probability)
+            }
         });
         Self::new(text, words)
     }

@@ -48,6 +48,9 @@ pub(crate) struct ConfigFields {
     pub(crate) eagerness: Option<String>,
     /// Whether who speaks is told, or the model that tells it; by default false.
     pub(crate) speakers: Option<Speakers>,
+    /// With `speakers`: whether saved speakers are told by their names, which the server's setting `saved_speakers` allows; by
+    /// default what that says.
+    pub(crate) saved_speakers: Option<bool>,
     pub(crate) priority: Option<String>,
 }
 

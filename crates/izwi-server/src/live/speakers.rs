@@ -1,7 +1,7 @@
 //! Who says what in a live stream: its audio goes to a model that tells speakers as it arrives, and words get theirs, again
 //! where it hears that they are another one's.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use izwi_core::engine::speakers::{SpeakerJoin, label};
@@ -13,7 +13,7 @@ use izwi_types::revise_turns;
 use super::agreement::LiveWord;
 use super::turn::{LiveEvent, Stretch};
 use crate::error::ApiError;
-use crate::registry::Lease;
+use crate::speakers::Speakers;
 use crate::upload::UploadMemory;
 use crate::ws::protocol::{Job, Outcome, Protocol};
 
@@ -26,8 +26,8 @@ const RECENT: usize = 256;
 /// The speakers of one stream.
 #[derive(Debug)]
 pub(super) struct LiveSpeakers {
-    /// Keeps the model loaded.
-    engine: Arc<Lease>,
+    /// The model, and the speakers that are known by name.
+    model: Speakers,
     chunk_ms: u32,
     priority: Priority,
     /// The audio that is heard; `None` once that has failed.
@@ -46,6 +46,9 @@ pub(super) struct LiveSpeakers {
     is_cut: bool,
     fault: Option<ApiError>,
     speakers: Vec<Segment>,
+    /// The embedding of each speaker so far, and the names of those that are known.
+    embeddings: BTreeMap<u32, Arc<[f32]>>,
+    names: BTreeMap<u32, Arc<str>>,
     turns: VecDeque<Said>,
     words: usize,
 }
@@ -67,12 +70,8 @@ impl Said {
 impl LiveSpeakers {
     /// # Errors
     /// The model takes recordings as a whole.
-    pub(super) fn new(
-        engine: Arc<Lease>,
-        priority: Priority,
-        memory: UploadMemory,
-    ) -> Result<Self, ApiError> {
-        let profile = engine.profile();
+    pub(super) fn new(model: Speakers, priority: Priority, memory: UploadMemory) -> Result<Self, ApiError> {
+        let profile = model.engine.profile();
         let Some(&chunk_ms) = profile.info.chunks_ms.first() else {
             let message = format!(
                 "model '{}' tells the speakers of whole recordings alone; leave speakers out, or name another model in it",
@@ -81,7 +80,7 @@ impl LiveSpeakers {
             return Err(ApiError::invalid("speakers", message));
         };
         Ok(Self {
-            engine,
+            model,
             chunk_ms,
             priority,
             audio: Some(AudioStream::new(chunk_ms)),
@@ -95,6 +94,8 @@ impl LiveSpeakers {
             is_cut: false,
             fault: None,
             speakers: Vec::new(),
+            embeddings: BTreeMap::new(),
+            names: BTreeMap::new(),
             turns: VecDeque::new(),
             words: 0,
         })
@@ -153,7 +154,7 @@ impl LiveSpeakers {
         let audio = self.audio.as_ref().filter(|_| !self.is_running && self.samples > 0)?;
         self.is_running = true;
         let request = EngineCoreRequest::live_diarization(audio.clone()).with_priority(self.priority);
-        Some(Ok(Job::new(Engine::clone(&self.engine), request, reply())))
+        Some(Ok(Job::new(Engine::clone(&self.model.engine), request, reply())))
     }
 
     /// Takes what the model tells, which may be of words that have a speaker already.
@@ -164,6 +165,9 @@ impl LiveSpeakers {
             segment.start_s += origin_s;
             segment.end_s += origin_s;
             segment.speaker = segment.speaker.map(|speaker| first + speaker);
+            if let Some((speaker, embedding)) = segment.speaker.zip(segment.embedding.take()) {
+                self.embeddings.insert(speaker, embedding);
+            }
             if segment.is_revision() {
                 since_s = since_s.min(segment.start_s);
                 self.heard_s = self.heard_s.max(segment.end_s);
@@ -173,6 +177,11 @@ impl LiveSpeakers {
         revise_turns(&mut self.speakers, told);
         let more = self.speakers.len().saturating_sub(MAX_SPEAKER_TURNS);
         self.speakers.drain(..more);
+        let names = self.model.known.names(&self.embeddings);
+        if names != self.names {
+            // Whoever has another name has it in all turns.
+            (self.names, since_s) = (names, f64::NEG_INFINITY);
+        }
         self.told(since_s)
     }
 
@@ -198,12 +207,13 @@ impl LiveSpeakers {
         self.told(f64::NEG_INFINITY)
     }
 
-    /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard: counted from 0.
-    pub(super) fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<u32> {
+    /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard: counted from 0, and the name if it is known.
+    pub(super) fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<(u32, Option<Arc<str>>)> {
         let [start_s, end_s] = [start_ms, end_ms].map(|ms| ms as f64 / 1e3);
         let shared = |turn: &&Segment| turn.end_s.min(end_s) - turn.start_s.max(start_s);
         let turns = self.speakers.iter().rev().take(RECENT);
-        turns.max_by(|one, other| shared(one).total_cmp(&shared(other)))?.speaker
+        let speaker = turns.max_by(|one, other| shared(one).total_cmp(&shared(other)))?.speaker?;
+        Some((speaker, self.names.get(&speaker).cloned()))
     }
 
     /// Takes an event of the transcript; what is told of the speakers of its words.
@@ -252,7 +262,10 @@ impl LiveSpeakers {
             return Vec::new();
         }
         let mut join = SpeakerJoin::new();
-        join.add_turns(self.speakers.iter().cloned());
+        join.add_turns(self.speakers.iter().map(|turn| Segment {
+            speaker_name: turn.speaker.and_then(|speaker| self.names.get(&speaker).cloned()),
+            ..turn.clone()
+        }));
         let mut events = Vec::new();
         for said in self.turns.range_mut(from..) {
             let words = said.words.iter().filter(|word| word.end_s <= self.heard_s);

@@ -13,7 +13,7 @@ use super::step::{Step, live_word, words_behind};
 use super::turn::{LiveEvent, Transcribed};
 use super::turns::{Ask, LiveTurns, Method, Window};
 use crate::error::ApiError;
-use crate::registry::Lease;
+use crate::speakers::Speakers;
 use crate::state::AppState;
 use crate::turns::{Deciding, Heard, TurnInput};
 use crate::upload::UploadMemory;
@@ -81,11 +81,11 @@ impl LiveTranscriber {
         Ok(Self { state, engine, settings, turns, rewriting, speakers, detected: None, is_running: false })
     }
 
-    /// Tells speakers by a model, too.
+    /// Tells speakers by a model, too, and those by name whom it knows.
     ///
     /// # Errors
     /// It does not take audio as it arrives.
-    pub fn with_speakers(mut self, model: Arc<Lease>) -> Result<Self, ApiError> {
+    pub fn with_speakers(mut self, model: Speakers) -> Result<Self, ApiError> {
         let memory = UploadMemory::of_session(&self.state);
         self.speakers = Some(LiveSpeakers::new(model, self.settings.priority, memory)?);
         Ok(self)
@@ -291,8 +291,9 @@ impl LiveTranscriber {
         self.turns.clear()
     }
 
-    /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard, counted from 0; `None` if speakers are not told.
-    pub fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<u32> {
+    /// Who speaks from `start_ms` to `end_ms`, or nearest to it, as far as it is heard: counted from 0, and the name if it is known.
+    /// `None` if speakers are not told.
+    pub fn speaker(&self, start_ms: u64, end_ms: u64) -> Option<(u32, Option<Arc<str>>)> {
         self.speakers.as_ref()?.speaker(start_ms, end_ms)
     }
 

@@ -15,7 +15,6 @@
 mod parse;
 mod setup;
 
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -32,7 +31,7 @@ use crate::dto::live::{ClientFrame, ConfigFields, ServerFrame, Spoken};
 use crate::dto::speech::WordTimes;
 use crate::error::ApiError;
 use crate::live::{ListenerReply, LiveEvent, LiveListener, LiveWord};
-use crate::speakers;
+use crate::speakers::Speakers;
 use crate::state::AppState;
 use crate::turns::{Deciding, TurnModel};
 
@@ -71,11 +70,12 @@ impl Protocol for Live {
         if self.session.is_some() || self.is_closed {
             return None;
         }
-        let (model, is_semantic, told_by) = match frame {
+        let (model, is_semantic, told_by, saved) = match frame {
             ClientFrame::Config(config) => {
-                (config.model.clone(), config.is_semantic(), config.speaker_model())
+                let (is_semantic, told_by) = (config.is_semantic(), config.speaker_model());
+                (config.model.clone(), is_semantic, told_by, config.saved_speakers)
             }
-            ClientFrame::Audio(_) => (None, false, None),
+            ClientFrame::Audio(_) => (None, false, None, None),
             _ => return None,
         };
         let state = self.state.clone();
@@ -83,8 +83,11 @@ impl Protocol for Live {
             let asr = state.lease(model.as_deref(), Task::Asr).await?;
             let turns = if is_semantic { TurnModel::lease(&state).await? } else { None };
             let speakers = match told_by {
-                Some(Some(model)) => Some(Arc::new(state.lease(Some(&model), Task::Diarize).await?)),
-                Some(None) => Some(Arc::new(speakers::model(&state, "speakers").await?)),
+                Some(Some(model)) => {
+                    let model = state.lease(Some(&model), Task::Diarize).await?;
+                    Some(Speakers::of(&state, model, saved).await?)
+                }
+                Some(None) => Some(Speakers::lease(&state, "speakers", saved).await?),
                 None => None,
             };
             Ok(Models { asr, turns, speakers })

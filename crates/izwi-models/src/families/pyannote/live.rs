@@ -5,6 +5,8 @@
 //! the audio. Each window runs the network of voices over its last 3 s and keeps the rows of the seconds before, and spectra are
 //! normalised by a running mean, so that a window costs the same however long the recording is. Knows no queue.
 
+use std::sync::Arc;
+
 use candle_core::Result;
 use izwi_nn::layers::conv::Plane;
 use izwi_types::Segment;
@@ -14,7 +16,7 @@ use super::embedding::Pool;
 use super::fbank::{FLOOR, HOP};
 use super::segmentation::{SPEAKERS, WINDOW};
 use super::turns;
-use super::{HALF_ROWS, Heard, ROWS, Rules, SAMPLE_RATE_HZ, WINDOW_STEP, pooled};
+use super::{HALF_ROWS, Heard, ROWS, Rules, SAMPLE_RATE_HZ, WINDOW_STEP, mean_embedding, pooled};
 
 /// Milliseconds from one window to the next.
 pub(super) const CHUNK_MS: u32 = 1_000;
@@ -226,11 +228,14 @@ impl Live {
         let (since_s, end_s) =
             (start as f64 * turns::WINDOW_STEP_S, self.windows as f64 * turns::WINDOW_STEP_S);
         let (turns, order) = turns::turns(&speaking, end_s - offset_s, min_pause_s);
+        let embeddings: Vec<Arc<[f32]>> =
+            order.iter().map(|&name| mean_embedding(&heard.voices, &self.named, name)).collect();
         let turns = turns.into_iter().filter_map(|turn| {
             let start_s = (turn.start_s + offset_s).max(since_s);
             let end_s = turn.end_s + offset_s;
             let speaker = u32::try_from(order[turn.speaker]).ok();
-            (end_s > start_s).then(|| Segment { start_s, end_s, speaker, ..Segment::default() })
+            let embedding = Some(Arc::clone(&embeddings[turn.speaker]));
+            (end_s > start_s).then(|| Segment { start_s, end_s, speaker, embedding, ..Segment::default() })
         });
         std::iter::once(Segment::revision(since_s, end_s)).chain(turns).collect()
     }

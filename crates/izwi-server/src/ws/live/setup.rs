@@ -10,6 +10,7 @@ use crate::error::ApiError;
 use crate::extract::{check_range, parse_priority};
 use crate::live::{LiveListener, LiveSettings, LiveTranscriber};
 use crate::registry::Lease;
+use crate::speakers::Speakers;
 use crate::state::AppState;
 use crate::turns::{PcmEncoding, PcmInput, RATE_HZ, TurnInput, TurnModel, TurnOptions, read_ends};
 
@@ -26,7 +27,7 @@ pub(crate) struct Models {
     /// The turn model, if it is asked for and installed.
     pub(super) turns: Option<Arc<Lease>>,
     /// The model that tells speakers, if they are asked for.
-    pub(super) speakers: Option<Arc<Lease>>,
+    pub(super) speakers: Option<Speakers>,
 }
 
 /// What the session was configured to.
@@ -76,6 +77,10 @@ impl Setup {
             spoken_commands: fields.spoken_commands.unwrap_or(false),
             priority: parse_priority(fields.priority.as_deref())?,
         };
+        if fields.saved_speakers.is_some() && speakers.is_none() {
+            let message = "saved_speakers is only for sessions that tell speakers; set speakers to true";
+            return Err(ApiError::invalid("saved_speakers", message));
+        }
         let transcriber = LiveTranscriber::new(state, &engine, settings, 0)?;
         let transcriber = match speakers {
             Some(model) => transcriber.with_speakers(model)?,
