@@ -23,13 +23,14 @@ use tokio_tungstenite::tungstenite::Message;
 use self::speakers::{Spoken, Turns};
 use self::trigger::{Stop, Trigger};
 use self::typist::{Cursor, Typist};
+use crate::desktop::Hotkey;
 use crate::engine::Loaded;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
 use crate::settings::{Dictation, Resolved};
 use crate::sound::{Microphone, next_bytes, read_in_background};
 use crate::web_socket::Place;
-use crate::{engine, logging, models, output};
+use crate::{desktop, engine, logging, models, output};
 
 const PATH: &str = "/v1/audio/transcriptions/stream";
 /// Audio that standard input may be ahead of the time at which it would be spoken.
@@ -124,9 +125,23 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     if args.toggle {
         return trigger::toggle(&resolved.settings.home);
     }
+    args.hotkey.as_deref().map(Hotkey::check).transpose()?;
     let cursor = args.types.then(|| Cursor::open(resolved)).transpose()?.map(Arc::new);
     let trigger = cursor.as_ref().map(|cursor| Trigger::new(args, cursor.desktop(), &resolved.settings.home));
     let trigger = trigger.transpose()?.flatten();
+    if cursor.is_none() {
+        return transcribe(args, resolved, None, None);
+    }
+    desktop::with_events(|| transcribe(args, resolved, cursor, trigger))
+}
+
+/// Loads the models, or connects to a server, and dictates.
+fn transcribe(
+    args: &Args,
+    resolved: &Resolved,
+    cursor: Option<Arc<Cursor>>,
+    trigger: Option<Trigger>,
+) -> Result<()> {
     if let Some(url) = &args.server {
         let place = Place::of(url, resolved.settings.server.config.api_key.clone())?;
         let runtime = engine::runtime()?;
@@ -187,14 +202,14 @@ impl Dictating<'_> {
             return self.dictate(dictation.as_ref(), &mut stop).await;
         };
         output::status(&format!("{hint}; Ctrl-C ends the command"));
-        while !stop.is_interrupted && stop.begin().await {
+        while !stop.is_interrupted() && stop.begin().await {
             let here = self.cursor.as_ref().map(|cursor| cursor.here()).transpose();
             let dictated = match here {
                 Ok(dictation) => self.dictate(dictation.as_ref(), &mut stop).await,
                 Err(why) => Err(anyhow::anyhow!("no dictation begins: {why}")),
             };
             match dictated {
-                Err(error) if !stop.is_interrupted => output::stderr(&failure::render(&error)),
+                Err(error) if !stop.is_interrupted() => output::stderr(&failure::render(&error)),
                 other => other?,
             }
         }
@@ -224,8 +239,11 @@ impl Dictating<'_> {
                     continue;
                 }
                 () = stop.requested(!is_ended) => {
-                    if is_ended || stop.is_interrupted && source.is_none() {
+                    if stop.leaves(is_ended, source.is_some()) {
                         return Err(Failure::Interrupted.into());
+                    }
+                    if is_ended {
+                        continue;
                     }
                     (source, is_ended) = (None, true);
                     sink.send(Message::text(DONE)).await.context(LOST)?;

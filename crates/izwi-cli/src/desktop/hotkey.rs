@@ -45,6 +45,14 @@ impl fmt::Debug for Hotkey {
 }
 
 impl Hotkey {
+    /// Refuses what [`Self::take`] refuses without a desktop.
+    ///
+    /// # Errors
+    /// It is no hotkey, or would take a key away from writing.
+    pub(crate) fn check(keys: &str) -> Result<()> {
+        parse(keys).map(drop)
+    }
+
     /// Takes a hotkey such as `ctrl+alt+space`.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ mod wayland;
 mod x11;
 
 pub(crate) use hotkey::Hotkey;
-pub(crate) use platform::{Desktop, Keyboard};
+pub(crate) use platform::{Desktop, Keyboard, with_events};
 pub(crate) use selection::selected_text;
 
 /// What has the focus: a window of X11, a program of macOS; on Wayland, which tells it to nobody, always the same.

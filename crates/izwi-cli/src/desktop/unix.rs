@@ -74,8 +74,13 @@ impl Desktop {
     }
 }
 
+/// Runs `work`, where others take the events of the system meanwhile.
+pub(crate) fn with_events<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    work()
+}
+
 impl Keyboard {
-    /// Whether the user holds no key that would turn text into commands.
+    /// Whether the user holds no key, which could turn text into commands.
     ///
     /// # Errors
     /// The connection to the desktop is lost.
@@ -99,7 +104,7 @@ impl Keyboard {
     }
 
     /// Waits until programs have taken what was typed.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn settle(&mut self) {
         if let Self::X11(keyboard) = self {
             keyboard.settle().await;
         }

@@ -180,7 +180,10 @@ mod tests {
     fn faults_name_the_line_the_key_and_the_remedy() {
         for (text, expected) in [
             ("dictation = 1\n", "c.toml:1: dictation are tables: write [[dictation]] on a line"),
-            ("[[dictation]]\ntype = \"no\"\n", "c.toml:2: dictation: type: no is not true or false"),
+            (
+                "[[dictation]]\ntype = \"no\"\n",
+                "c.toml:2: dictation: type: a value of type string is not true or false",
+            ),
             (
                 "[[dictation]]\nlanguages = \"de\"\n",
                 "c.toml:2: dictation: unknown key 'languages': did you mean language?",

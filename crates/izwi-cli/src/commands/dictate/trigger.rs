@@ -100,13 +100,13 @@ pub(super) fn toggle(home: &Path) -> Result<()> {
 pub(super) struct Stop {
     interrupt: Interrupt,
     trigger: Option<Trigger>,
-    /// Whether a signal came.
-    pub(super) is_interrupted: bool,
+    /// Signals that came.
+    signals: u8,
 }
 
 impl Stop {
     pub(super) fn new(interrupt: Interrupt, trigger: Option<Trigger>) -> Self {
-        Self { interrupt, trigger, is_interrupted: false }
+        Self { interrupt, trigger, signals: 0 }
     }
 
     /// What the user is told to do; `None` where the dictation begins at once.
@@ -117,6 +117,18 @@ impl Stop {
     /// Tells at any time whether the hotkey is held; `None` without one.
     pub(super) fn is_down(&self) -> Option<Arc<AtomicBool>> {
         self.trigger.as_ref()?.hotkey.as_ref().map(Hotkey::is_down)
+    }
+
+    /// Whether a signal came.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.signals > 0
+    }
+
+    /// Whether a signal ends the command at once: nothing is said yet, or what was said is not waited for any more. The
+    /// first one after the trigger has ended a dictation waits for it.
+    pub(super) fn leaves(&self, is_ended: bool, is_speaking: bool) -> bool {
+        let patience = u8::from(is_ended && self.trigger.is_some());
+        self.signals > patience && (is_ended || !is_speaking)
     }
 
     /// Waits for the begin of a dictation. False for a signal instead.
@@ -135,13 +147,13 @@ impl Stop {
         };
         tokio::select! {
             () = trigger.end() => {}
-            () = self.interrupt.requested() => self.is_interrupted = true,
+            () = self.interrupt.requested() => self.signals = self.signals.saturating_add(1),
         }
     }
 
     /// Waits for a signal.
     pub(super) async fn interrupted(&mut self) {
         self.interrupt.requested().await;
-        self.is_interrupted = true;
+        self.signals = self.signals.saturating_add(1);
     }
 }

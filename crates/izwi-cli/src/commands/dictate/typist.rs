@@ -138,7 +138,9 @@ pub(super) async fn finish(mut typist: Option<Typist>, stop: &mut Stop, tell: im
                 Some(message) => tell(&message),
                 None => return Ok(()),
             },
-            () = stop.interrupted() => return Err(Failure::Interrupted.into()),
+            () = stop.interrupted() => if stop.leaves(true, false) {
+                return Err(Failure::Interrupted.into());
+            },
         }
     }
 }
@@ -255,7 +257,7 @@ impl Hands {
         Ok(rest)
     }
 
-    /// Waits until the user holds no Ctrl, Alt, Shift or hotkey: with them, text would be commands.
+    /// Waits until the user holds no key: with Ctrl, Alt or the hotkey, text would be commands.
     async fn wait_for_free_keys(&mut self) -> Result<()> {
         let mut told_at = Some(Instant::now() + HELD);
         let is_down =
@@ -265,7 +267,7 @@ impl Hands {
                 told_at = None;
                 let _ = self
                     .told
-                    .send("text waits until Ctrl, Alt, Shift and Super are released".to_owned())
+                    .send("text waits until no key is held".to_owned())
                     .await;
             }
             tokio::time::sleep(POLL).await;

@@ -67,18 +67,23 @@ impl Keyboard {
         let shown = if c.is_control() && c != '\n' { ' ' } else { c };
         let State { caps_lock, group, .. } = self.state()?;
         let layout = self.layout()?;
-        match layout.stroke(shown, group, caps_lock) {
-            Some(stroke) => {
-                let shift = layout.keycode(key::Shift_L).context("the keyboard has no key Shift")?;
-                self.press(stroke, shift)?;
-                tokio::time::sleep(PACE).await;
-                Ok(c.len_utf8())
-            }
-            None => {
-                self.take_keys(text, group).await?;
-                Ok(0)
-            }
+        let Some(stroke) = layout.stroke(shown, group, caps_lock) else {
+            self.take_keys(text, group).await?;
+            return Ok(0);
+        };
+        let shift = layout.keycode(key::Shift_L).context("the keyboard has no key Shift")?;
+        // Nothing comes between the look at the keys and the stroke.
+        self.display.connection.grab_server()?;
+        let is_free = self.is_free();
+        let pressed = if matches!(is_free, Ok(true)) { self.press(stroke, shift) } else { Ok(()) };
+        self.display.connection.ungrab_server()?;
+        self.display.connection.flush().context(LOST)?;
+        pressed?;
+        if !is_free? {
+            return Ok(0);
         }
+        tokio::time::sleep(PACE).await;
+        Ok(c.len_utf8())
     }
 
     pub(in super::super) async fn settle(&self) {
@@ -86,10 +91,14 @@ impl Keyboard {
     }
 
     fn state(&self) -> Result<State> {
-        let pointer = self.display.connection.query_pointer(self.display.root)?.reply().context(LOST)?;
+        let pointer = self.display.connection.query_pointer(self.display.root)?;
+        let keys = self.display.connection.query_keymap()?;
+        let (pointer, keys) = (pointer.reply().context(LOST)?, keys.reply().context(LOST)?.keys);
         let (state, bits) = (pointer.mask, u16::from(pointer.mask));
         Ok(State {
-            is_free: !MODIFIERS.into_iter().any(|modifier| state.contains(modifier)),
+            // While a hotkey is held, its program would get the text.
+            is_free: keys.iter().all(|&keys| keys == 0)
+                && !MODIFIERS.into_iter().any(|modifier| state.contains(modifier)),
             caps_lock: state.contains(KeyButMask::LOCK),
             group: usize::from(bits >> GROUP_SHIFT & 0b11),
         })
@@ -108,7 +117,7 @@ impl Keyboard {
         Ok(self.layout.insert(layout))
     }
 
-    /// Presses and releases a key, in one message: no modifier stays pressed whenever the process ends.
+    /// Presses and releases a key. The caller sends all of it at once: no modifier stays pressed whenever the process ends.
     fn press(&self, Stroke { keycode, shift }: Stroke, shift_keycode: u8) -> Result<()> {
         let (down, up) = (KEY_PRESS_EVENT, KEY_RELEASE_EVENT);
         let events: &[(u8, u8)] = if shift {
@@ -119,7 +128,7 @@ impl Keyboard {
         for &(kind, keycode) in events {
             self.display.connection.xtest_fake_input(kind, keycode, 0, self.display.root, 0, 0, 0)?;
         }
-        self.display.connection.flush().context(LOST)
+        Ok(())
     }
 
     /// Gives keys to the next characters of `text` that have none.
