@@ -52,6 +52,10 @@ mod unix_sockets {
     use std::path::{Path, PathBuf};
 
     use anyhow::{Context as _, Result};
+    use tokio::io::AsyncReadExt as _;
+
+    /// Time in which a command that connects must say something.
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
     #[derive(Debug)]
     pub(super) struct Control {
@@ -96,7 +100,7 @@ mod unix_sockets {
                         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                         continue;
                     };
-                    if is_told(&stream).await {
+                    if is_told(stream).await {
                         return;
                     }
                 } else {
@@ -111,10 +115,10 @@ mod unix_sockets {
     }
 
     /// Whether a connection says something before it closes.
-    async fn is_told(stream: &tokio::net::UnixStream) -> bool {
-        let patience = std::time::Duration::from_secs(1);
-        let readable = tokio::time::timeout(patience, stream.readable()).await;
-        matches!(readable, Ok(Ok(()))) && matches!(stream.try_read(&mut [0; 1]), Ok(1))
+    async fn is_told(mut stream: tokio::net::UnixStream) -> bool {
+        let mut byte = [0];
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut byte));
+        matches!(read.await, Ok(Ok(1)))
     }
 
     impl Drop for Control {

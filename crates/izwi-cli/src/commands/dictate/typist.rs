@@ -265,10 +265,7 @@ impl Hands {
         while is_down(&self.is_down) || !self.keyboard.is_free()? {
             if !is_down(&self.is_down) && told_at.is_some_and(|at| Instant::now() >= at) {
                 told_at = None;
-                let _ = self
-                    .told
-                    .send("text waits until no key is held".to_owned())
-                    .await;
+                let _ = self.told.send("text waits until no key is held".to_owned()).await;
             }
             tokio::time::sleep(POLL).await;
         }

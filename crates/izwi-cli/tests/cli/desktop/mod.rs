@@ -80,8 +80,7 @@ fn a_hotkey_begins_and_ends_speech_that_is_typed_into_a_terminal() {
     drop(zenity);
 
     signal(process.id(), "INT");
-    let (status, printed) = process.end();
-    assert!(status.success());
+    let printed = process.succeeds();
     assert_eq!(
         printed.split_whitespace().collect::<Vec<_>>(),
         typed().split_whitespace().collect::<Vec<_>>()
@@ -106,9 +105,9 @@ fn any_text_arrives_in_a_gtk_field_and_the_keyboard_is_as_before() {
     script.turn(0, &[&format!(" {TEXT}"), " more"]);
     script.turn(1, &[" And", ", joined."]);
     script.done();
-    assert!(process.end().0.success());
+    process.succeeds();
     screen.xdotool(&["key", "Return"]);
-    assert_eq!(zenity.end().1.trim_end(), format!("{TEXT} more And, joined."));
+    assert_eq!(zenity.succeeds().trim_end(), format!("{TEXT} more And, joined."));
     assert_eq!((screen.paste("clipboard"), screen.paste("primary")), ("precious".into(), "selected".into()));
     assert_eq!(screen.layout(), layout, "keys that were taken are given back");
     assert!(screen.no_key_is_down());
@@ -124,7 +123,7 @@ fn any_text_arrives_in_a_field_of_chromium() {
     let process = dictate(&izwi, &screen, &["-", "--server", &script.url()]);
     script.turn(0, &[&format!(" {TEXT}"), "\nnew line"]);
     script.done();
-    assert!(process.end().0.success());
+    process.succeeds();
     let title = || screen.xdotool(&["getactivewindow", "getwindowname"]);
     eventually("the text is in the field", || title().starts_with(&format!("{TEXT}/new line")));
     assert_eq!(screen.paste("clipboard"), "precious");
@@ -153,9 +152,9 @@ fn a_turn_stays_with_its_window_and_waits_for_held_keys() {
     process.tells("text waits until no key is held");
     screen.xdotool(&["keyup", "ctrl"]);
     script.done();
-    assert!(process.end().0.success());
+    process.succeeds();
     screen.xdotool(&["key", "Return"]);
-    assert_eq!(zenity.end().1.trim_end(), "aaa Bbb");
+    assert_eq!(zenity.succeeds().trim_end(), "aaa Bbb");
     assert_eq!(typed(), "One", "nothing goes back to a window that lost the focus");
 }
 
@@ -177,20 +176,24 @@ fn a_held_key_and_another_command_begin_and_end_a_dictation() {
     script.done();
     eventually("the text comes afterwards", || typed() == "While held.");
     signal(process.id(), "INT");
-    assert!(process.end().0.success());
+    process.succeeds();
 
     let toggle = || screen.on(izwi.command(&["dictate", "--toggle"])).output().unwrap();
+    let toggles = || {
+        let output = toggle();
+        assert!(output.status.success(), "{output:?}");
+    };
     refused(&toggle(), 1, &["no `izwi dictate --type` waits", "--wait"]);
     let mut process = dictate(&izwi, &screen, &["--wait", "--server", &script.url()]);
     process.tells("`izwi dictate --toggle` begins and ends a dictation");
-    assert!(toggle().status.success());
+    toggles();
     process.tells("listening to parec");
     script.turn(0, &[" By a command."]);
-    assert!(toggle().status.success());
+    toggles();
     script.done();
     eventually("the text is typed", || typed() == "While held.By a command.");
     signal(process.id(), "INT");
-    assert!(process.end().0.success());
+    process.succeeds();
 }
 
 #[test]
@@ -254,7 +257,7 @@ fn text_is_given_to_wtype_on_wayland() {
     script.turn(0, &[&format!(" {TEXT}"), " more"]);
     script.turn(1, &[" next"]);
     script.done();
-    assert!(process.end().0.success());
+    process.succeeds();
     assert_eq!(fs::read_to_string(&given).unwrap(), format!("{TEXT} more next"));
 
     install(&izwi, "wtype", "echo 'Compositor does not support the virtual keyboard protocol' >&2; exit 1");
@@ -266,7 +269,7 @@ fn text_is_given_to_wtype_on_wayland() {
     process.tells("does not support the virtual keyboard protocol");
     process.tells("help: use a session of X11");
     script.done();
-    assert!(process.end().0.success());
+    process.succeeds();
     let mut command = izwi.command(&["dictate", "--type", "--hotkey", "f9"]);
     command.env("WAYLAND_DISPLAY", "wayland-9").env("PATH", izwi.path("bin"));
     refused(
@@ -308,7 +311,7 @@ fn selected_text_is_spoken_and_a_second_command_stops_it() {
     eventually("the long text is played", || players().matches("begins").count() == 3);
     let stopping = speak().output().unwrap();
     assert!(stopping.status.success() && stopping.stdout.is_empty(), "{stopping:?}");
-    assert!(process.end().0.success());
+    process.succeeds();
     assert_eq!(players().matches("ends").count(), 2, "{}", players());
 }
 

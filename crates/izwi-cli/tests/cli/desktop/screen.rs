@@ -78,7 +78,17 @@ impl Process {
         }
     }
 
+    /// Waits until it succeeds. Returns what it printed.
+    #[track_caller]
+    pub(super) fn succeeds(self) -> String {
+        let told = Arc::clone(&self.told);
+        let (status, printed) = self.end();
+        assert!(status.success(), "{status}: {}", told.lock().unwrap());
+        printed
+    }
+
     /// Waits for its end. Returns what it printed.
+    #[track_caller]
     pub(super) fn end(mut self) -> (ExitStatus, String) {
         let begun = Instant::now();
         let status = loop {

@@ -63,5 +63,8 @@ fn serve(listener: &TcpListener, queue: &Receiver<Value>) {
                 break;
             }
         }
+        // A socket with audio that nobody has read would take the last events back.
+        let _ = socket.close(None);
+        while socket.read().is_ok() {}
     }
 }
