@@ -8,7 +8,8 @@ use izwi_types::similar;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::dictation::{self, DictationProfile};
+use super::dictation;
+use super::dictation_profile::DictationProfile;
 use super::field::{Section, Setting, Value};
 use super::keys::Fault;
 use super::origin::{Origin, Problem};

@@ -4,6 +4,7 @@
 //! its row in `docs/config.md`. Knows no command.
 
 pub(crate) mod dictation;
+mod dictation_profile;
 mod field;
 pub(crate) mod file;
 pub(crate) mod flags;
@@ -24,7 +25,7 @@ mod table;
 mod template;
 mod values;
 
-pub(crate) use dictation::Dictation;
+pub(crate) use dictation_profile::Dictation;
 pub(crate) use field::Section;
 pub(crate) use origin::Origin;
 pub(crate) use pipeline_model::PipelineModel;

@@ -7,7 +7,7 @@ use izwi_hub::VoiceLimits;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::dictation::DictationProfile;
+use super::dictation_profile::DictationProfile;
 use super::pipeline_model::PipelineModel;
 use super::remote_model::RemoteModel;
 use super::server::ServerSettings;

@@ -23,6 +23,11 @@ const PAGE: &str = "<html><head><title>start</title></head><body><textarea id=t 
     const field = document.getElementById('t'); field.focus();\
     field.addEventListener('input', () => { document.title = field.value.replaceAll('\\n', '/') })</script></body></html>";
 
+#[allow(clippy::print_stdout, reason = "tells what was left out")]
+fn skipped(why: &str) {
+    println!("skipped: {why}");
+}
+
 /// Waits until something is so.
 #[track_caller]
 pub(super) fn eventually(what: &str, is_so: impl Fn() -> bool) {
@@ -123,7 +128,7 @@ impl Screen {
     pub(super) fn start(izwi: &Izwi) -> Option<Self> {
         let missing: Vec<_> = PROGRAMS.into_iter().filter(|program| !is_installed(program)).collect();
         if !missing.is_empty() {
-            println!("skipped: {} not installed", missing.join(", "));
+            skipped(&format!("{} not installed", missing.join(", ")));
             return None;
         }
         let mut command = Command::new("Xvfb");
@@ -209,9 +214,7 @@ impl Screen {
         let set = std::env::var("IZWI_CHROMIUM").ok();
         let mut names = set.into_iter().chain(BROWSERS.map(str::to_owned));
         let Some(program) = names.find(|name| is_installed(name)) else {
-            println!(
-                "skipped: no Chromium; install it (on Debian: `apt-get install chromium`), or set IZWI_CHROMIUM"
-            );
+            skipped("no Chromium; install it (on Debian: `apt-get install chromium`), or set IZWI_CHROMIUM");
             return None;
         };
         let page = self.folder.join("page.html");
