@@ -12,8 +12,8 @@ use crate::failure;
 const PIECE: usize = 16;
 
 /// The desktop of this session.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Desktop;
+#[derive(Debug, Clone)]
+pub(crate) struct Desktop(());
 
 /// Types text.
 pub(crate) struct Keyboard(Enigo);
@@ -30,24 +30,24 @@ impl Desktop {
     /// # Errors
     /// It is not given.
     pub(crate) fn open() -> Result<Self> {
-        keyboard().map(|_| Self)
+        keyboard().map(|_| Self(()))
     }
 
     /// Whether hotkeys can be taken here.
     ///
     /// # Errors
     /// They cannot; the message tells the remedy.
-    pub(crate) fn check_hotkeys(self) -> Result<()> {
+    pub(crate) fn check_hotkeys(&self) -> Result<()> {
         system::check_hotkeys()
     }
 
     /// What has the focus, if anything has.
-    pub(crate) fn focus(self) -> Option<Window> {
+    pub(crate) fn focus(&self) -> Option<Window> {
         system::program().map(|(process, _)| Window(process))
     }
 
     /// The names of a program; none if it is not in front.
-    pub(crate) fn names(self, window: Window) -> Vec<String> {
+    pub(crate) fn names(&self, window: Window) -> Vec<String> {
         system::program()
             .filter(|(process, _)| Window(*process) == window)
             .map(|(_, names)| names)
@@ -55,7 +55,7 @@ impl Desktop {
     }
 
     /// A keyboard that types into what has the focus.
-    pub(crate) fn keyboard(self) -> Result<Keyboard> {
+    pub(crate) fn keyboard(&self) -> Result<Keyboard> {
         keyboard().map(Keyboard)
     }
 }
