@@ -14,8 +14,8 @@ use izwi_types::excerpt;
 use crate::build_info::VERSION;
 use crate::commands::{
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
-    meeting, open, plan, pull, read, rm, say, serve, service, speakers, speech_dispatcher, status,
-    transcribe, voices,
+    meeting, open, plan, pull, read, rm, say, serve, service, speak_selection, speakers, speech_dispatcher,
+    status, transcribe, voices,
 };
 use crate::failure;
 use crate::help;
@@ -23,8 +23,9 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 21] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 22] = [
     ("say", Chosen::Sections(&[Section::Engine])),
+    ("speak-selection", Chosen::Sections(&[Section::Engine])),
     ("read", Chosen::Sections(&[Section::Engine])),
     ("transcribe", Chosen::Sections(&[Section::Engine])),
     ("align", Chosen::Sections(&[Section::Engine])),
@@ -74,6 +75,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Say(say::Args),
+    SpeakSelection(speak_selection::Args),
     Read(read::Args),
     Transcribe(transcribe::Args),
     Align(align::Args),
@@ -113,7 +115,7 @@ pub(crate) fn definition() -> clap::Command {
             }
             "diarize" => for_one(command).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
             "chat" => for_one(command).mut_arg("model", |flag| flag.help(CHAT_MODEL)),
-            "say" | "read" => for_one(command),
+            "say" | "speak-selection" | "read" => for_one(command),
             "speakers" => command.mut_subcommands(|inner| match inner.get_name() {
                 "add" | "identify" => for_one(inner).mut_arg("model", |flag| flag.help(DIARIZATION_MODEL)),
                 _ => inner,
@@ -167,6 +169,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
     let settings = || process::load(&flags, config.as_deref());
     match command {
         Command::Say(args) => say::run(&args, &settings()?),
+        Command::SpeakSelection(args) => speak_selection::run(&args, &settings()?),
         Command::Read(args) => read::run(&args, &settings()?),
         Command::Transcribe(args) => transcribe::run(&args, &settings()?),
         Command::Align(args) => align::run(&args, &settings()?),

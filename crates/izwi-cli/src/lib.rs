@@ -9,6 +9,8 @@ mod book;
 mod build_info;
 mod cli;
 mod commands;
+mod control;
+mod desktop;
 mod engine;
 mod failure;
 mod help;

@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use izwi_core::engine::{Engine, StreamingOutput};
+use izwi_core::engine::{Engine, EngineCoreConfig, StreamingOutput};
 use izwi_hub::Store;
 use izwi_types::TextNotes;
 use serde::Serialize;
 
 use crate::audio_file::AudioFile;
 use crate::engine::{Loaded, incomplete, millis};
-use crate::output;
 use crate::progress::SpeechProgress;
+use crate::settings::Resolved;
 use crate::sink::{self, StdoutStream, Target};
 use crate::sound::{Player, Playing};
 use crate::speech_options::SpeechFlags;
 use crate::synthesis::{self, Speech};
+use crate::{engine, models, output, voice_list};
 
 /// The most characters of a text that are shown where its audio ends.
 const SHOWN_CHARS: usize = 40;
@@ -40,6 +41,29 @@ struct Report {
     finish_reason: &'static str,
     /// What the model says otherwise than it is written, and silence that was heard.
     warnings: Vec<String>,
+}
+
+/// The settings of the engine with the model for a voice, and the store. The model is pulled if it may be.
+///
+/// # Errors
+/// The model is not known, or cannot be pulled.
+pub(crate) fn choose_model(
+    options: &SpeechFlags,
+    resolved: &Resolved,
+    may_pull: bool,
+) -> Result<(EngineCoreConfig, Store)> {
+    let mut config = engine::local_config(resolved);
+    let store = models::open(&resolved.settings)?;
+    // The voices of a remote model are not known before it is asked.
+    if !resolved.is_flag("model")
+        && resolved.settings.remote(&config.model).is_none()
+        && let Some(name) = options.voice()
+        && let Some(found) = voice_list::find(&store, name, &config.model, false)
+    {
+        config.model = found.model;
+    }
+    models::ensure_known(&store, &resolved.settings, &config.model, may_pull)?;
+    Ok((config, store))
 }
 
 /// A text to speak, with its options and its destinations.

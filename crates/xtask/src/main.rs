@@ -16,6 +16,7 @@ mod ci;
 mod compatibility;
 mod darwin;
 mod deploy;
+mod desktop;
 mod docs;
 mod emulate;
 mod examples;

@@ -10,13 +10,13 @@ use crate::binary::{build_izwi, built_izwi};
 use crate::process::cargo;
 use crate::steps::Steps;
 use crate::workspace::read;
-use crate::{alsa, balancers, chromium, docs, node, speech_dispatcher, venv};
+use crate::{alsa, balancers, chromium, desktop, docs, node, speech_dispatcher, venv};
 
 /// The models that tests run: a TTS model, the smallest ASR model, and the default ASR model.
 const TEST_MODELS: [&str; 5] = ["hibari", "whisper-tiny.en", "whisper-base", "kokoro-82m", "smart-turn"];
 /// The packages whose tests run published clients, in Python and Node.js.
 const RUN_CLIENTS: [&str; 2] = ["izwi-tests", "izwi-cli"];
-/// The package whose tests run balancers and Speech Dispatcher.
+/// The package whose tests run balancers, an X server and Speech Dispatcher.
 const RUNS_PROGRAMS: &str = "izwi-cli";
 const NEXTEST: [&str; 4] = ["nextest", "run", "--profile", "ci"];
 
@@ -36,6 +36,7 @@ pub(crate) fn prepare(root: &Path, steps: &mut Steps) -> Result<()> {
     pull_with(root, steps, &izwi)?;
     clients(root, steps)?;
     balancers::make(steps)?;
+    desktop::make(steps)?;
     speech_dispatcher::make(steps)?;
     docs::check_with(root, steps, &izwi)?;
     let mut doc_tests = tests(root, &["test", "--doc", "--workspace"]);
@@ -69,6 +70,7 @@ pub(crate) fn run_selected(root: &Path, steps: &mut Steps, args: &[String]) -> R
     }
     if selects(RUNS_PROGRAMS) {
         balancers::make(steps)?;
+        desktop::make(steps)?;
         speech_dispatcher::make(steps)?;
     }
     let mut command = tests(root, &NEXTEST);

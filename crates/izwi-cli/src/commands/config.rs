@@ -73,7 +73,12 @@ fn show(json: bool, resolved: &Resolved) -> Result<()> {
     let pipelines = resolved.settings.pipelines.iter().map(|pipeline| {
         (format!("pipelines.{}", pipeline.name()), pipeline.place(), pipeline.origin.to_string())
     });
-    let remotes = remotes.chain(pipelines);
+    let dictation = resolved.settings.dictation.iter().map(|profile| {
+        let names =
+            if profile.applications.is_empty() { "*".to_owned() } else { profile.applications.join(",") };
+        (format!("dictation.{names}"), profile.summary(), profile.origin.to_string())
+    });
+    let remotes = remotes.chain(pipelines).chain(dictation);
     if json {
         let mut object: serde_json::Map<String, serde_json::Value> = values
             .map(|(setting, value, origin)| {
@@ -125,8 +130,9 @@ fn check(file: &FilePath) -> Result<()> {
     };
     let remotes = counted(read.remote_models.len(), "remote models");
     let pipelines = counted(read.pipelines.len(), "pipelines");
+    let dictation = counted(read.dictation.len(), "profiles of dictation");
     output::print(&format!(
-        "{}: valid, sets {} settings{remotes}{pipelines}\n",
+        "{}: valid, sets {} settings{remotes}{pipelines}{dictation}\n",
         path.display(),
         read.entries.len()
     ))

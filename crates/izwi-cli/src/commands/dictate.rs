@@ -1,6 +1,9 @@
 //! `izwi dictate`: transcribes the microphone while somebody speaks.
 
+mod history;
 mod speakers;
+mod trigger;
+mod typist;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -18,13 +21,16 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
 use self::speakers::{Spoken, Turns};
+use self::trigger::{Stop, Trigger};
+use self::typist::{Cursor, Typist};
+use crate::desktop::Hotkey;
 use crate::engine::Loaded;
 use crate::failure::{self, Failure};
 use crate::interrupt::Interrupt;
-use crate::settings::Resolved;
+use crate::settings::{Dictation, Resolved};
 use crate::sound::{Microphone, next_bytes, read_in_background};
 use crate::web_socket::Place;
-use crate::{engine, logging, models, output};
+use crate::{desktop, engine, logging, models, output};
 
 const PATH: &str = "/v1/audio/transcriptions/stream";
 /// Audio that standard input may be ahead of the time at which it would be spoken.
@@ -86,7 +92,26 @@ pub(crate) struct Args {
     /// Fail if the model is not installed, instead of pulling it
     #[arg(long)]
     no_pull: bool,
+    /// Type what is said at the cursor of the window that has the focus when a turn begins
+    #[arg(long = "type", help_heading = AT_CURSOR)]
+    types: bool,
+    /// Keys that begin and end a dictation whatever has the focus: modifiers, then a key, such as ctrl+alt+space or f9. The
+    /// model stays loaded, and the microphone is closed in between
+    #[arg(long, value_name = "KEYS", requires = "types", conflicts_with = "input", help_heading = AT_CURSOR)]
+    hotkey: Option<String>,
+    /// Dictate while the hotkey is held; the text comes when it is released
+    #[arg(long, requires = "hotkey", help_heading = AT_CURSOR)]
+    hold: bool,
+    /// Without a hotkey, wait for `izwi dictate --toggle`
+    #[arg(long, requires = "types", conflicts_with_all = ["input", "hotkey"], help_heading = AT_CURSOR)]
+    wait: bool,
+    /// Begin or end the dictation of the `izwi dictate --type` that waits, and do nothing else: a command for a shortcut of the
+    /// desktop
+    #[arg(long, conflicts_with_all = ["types", "input"], help_heading = AT_CURSOR)]
+    toggle: bool,
 }
+
+const AT_CURSOR: &str = "At the cursor";
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     // Errors of the session are reported by this command.
@@ -97,12 +122,32 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             format!("leave it out to use the microphone, or run `izwi transcribe {input}`"),
         ));
     }
+    if args.toggle {
+        return trigger::toggle(&resolved.settings.home);
+    }
+    args.hotkey.as_deref().map(Hotkey::check).transpose()?;
+    let cursor = args.types.then(|| Cursor::open(resolved)).transpose()?.map(Arc::new);
+    let trigger = cursor.as_ref().map(|cursor| Trigger::new(args, cursor.desktop(), &resolved.settings.home));
+    let trigger = trigger.transpose()?.flatten();
+    if cursor.is_none() {
+        return transcribe(args, resolved, None, None);
+    }
+    desktop::with_events(|| transcribe(args, resolved, cursor, trigger))
+}
+
+/// Loads the models, or connects to a server, and dictates.
+fn transcribe(
+    args: &Args,
+    resolved: &Resolved,
+    cursor: Option<Arc<Cursor>>,
+    trigger: Option<Trigger>,
+) -> Result<()> {
     if let Some(url) = &args.server {
         let place = Place::of(url, resolved.settings.server.config.api_key.clone())?;
         let runtime = engine::runtime()?;
         let result = runtime.block_on(async {
             let model = resolved.is_flag("model").then(|| resolved.settings.engine.model.clone());
-            dictate(args, model, &place, Interrupt::listen()?).await
+            Dictating { args, model, place, cursor }.run(Stop::new(Interrupt::listen()?, trigger)).await
         });
         runtime.shutdown_background();
         return result;
@@ -128,7 +173,8 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         for config in others {
             beside.push(interrupt.guard(engine::load_beside(config, Arc::clone(&arbiters))).await?);
         }
-        dictate(args, None, &Place::start(engine, beside, &store).await?, interrupt).await
+        let place = Place::start(engine, beside, &store).await?;
+        Dictating { args, model: None, place, cursor }.run(Stop::new(interrupt, trigger)).await
     })
 }
 
@@ -139,85 +185,140 @@ impl Args {
     }
 }
 
-async fn dictate(args: &Args, model: Option<String>, place: &Place, mut interrupt: Interrupt) -> Result<()> {
-    let (mut sink, mut events) = place.connect(PATH).await?.split();
-    sink.send(Message::text(configuration(args, model).to_string())).await.context(LOST)?;
-    let mut display = Display::new(args);
-    // No audio is recorded before the session is configured.
-    let mut source: Option<Source> = None;
-    let mut is_ended = false;
-    loop {
-        let message = tokio::select! {
-            audio = next_audio(&mut source) => {
-                let message = match audio? {
-                    Some(audio) => Message::binary(audio),
-                    None => {
-                        (source, is_ended) = (None, true);
-                        Message::text(DONE)
-                    }
-                };
-                sink.send(message).await.context(LOST)?;
-                continue;
-            }
-            () = interrupt.requested() => {
-                if is_ended || source.is_none() {
-                    return Err(Failure::Interrupted.into());
-                }
-                (source, is_ended) = (None, true);
-                sink.send(Message::text(DONE)).await.context(LOST)?;
-                continue;
-            }
-            message = events.next() => message,
-        };
-        match message {
-            Some(Ok(Message::Text(text))) => {
-                let event: Event = serde_json::from_str(&text).context("the server sent no event")?;
-                if event.kind == "session.created" {
-                    let opened = Source::open(args.input.is_some())?;
-                    display.status(&opened);
-                    source = Some(opened);
-                }
-                display.show(&text, &event)?;
-                // Without a session there is nothing to wait for.
-                if event.kind == "error"
-                    && source.is_none()
-                    && !is_ended
-                    && let Some(failure) = display.failure.take()
-                {
-                    return Err(failure);
-                }
-                if event.kind == "session.done" {
-                    return Ok(());
-                }
-            }
-            Some(Ok(Message::Close(_))) | None => {
-                return Err(display.failure.take().unwrap_or_else(|| anyhow::anyhow!(LOST)));
-            }
-            Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(anyhow::Error::new(error).context(LOST)),
-        }
-    }
+/// What every dictation of a command has.
+struct Dictating<'a> {
+    args: &'a Args,
+    model: Option<String>,
+    place: Place,
+    /// Where text is typed.
+    cursor: Option<Arc<Cursor>>,
 }
 
-/// The first message of a session.
-fn configuration(args: &Args, model: Option<String>) -> serde_json::Value {
-    json!({
-        "type": "session.config",
-        "model": model,
-        "language": args.language,
-        "languages": args.languages,
-        "inverse_normalization": !args.verbatim,
-        "spoken_commands": !(args.verbatim || args.no_commands),
-        "prompt": args.prompt,
-        "keywords": args.keyword,
-        "sample_rate": Microphone::RATE_HZ,
-        "latency_ms": args.latency_ms,
-        "silence_duration_ms": args.silence_ms,
-        "turn_detection": args.asks_model().then_some("semantic_vad"),
-        "eagerness": args.asks_model().then_some(&args.eagerness),
-        "word_times": args.json,
-        "speakers": args.speakers,
-    })
+impl Dictating<'_> {
+    /// Dictates once, or each time that the trigger says so.
+    async fn run(&self, mut stop: Stop) -> Result<()> {
+        let Some(hint) = stop.hint() else {
+            let dictation = self.cursor.as_ref().map(|cursor| cursor.everywhere());
+            return self.dictate(dictation.as_ref(), &mut stop).await;
+        };
+        output::status(&format!("{hint}; Ctrl-C ends the command"));
+        while !stop.is_interrupted() && stop.begin().await {
+            let here = self.cursor.as_ref().map(|cursor| cursor.here()).transpose();
+            let dictated = match here {
+                Ok(dictation) => self.dictate(dictation.as_ref(), &mut stop).await,
+                Err(why) => Err(anyhow::anyhow!("no dictation begins: {why}")),
+            };
+            match dictated {
+                Err(error) if !stop.is_interrupted() => output::stderr(&failure::render(&error)),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn dictate(&self, dictation: Option<&Dictation>, stop: &mut Stop) -> Result<()> {
+        let (mut sink, mut events) = self.place.connect(PATH).await?.split();
+        sink.send(Message::text(self.configuration(dictation).to_string())).await.context(LOST)?;
+        let mut display = Display::new(self.args);
+        let typist = self.cursor.as_ref().map(|cursor| Typist::start(Arc::clone(cursor), stop.is_down()));
+        let mut typist = typist.transpose()?;
+        // No audio is recorded before the session is configured.
+        let mut source: Option<Source> = None;
+        let mut is_ended = false;
+        loop {
+            let message = tokio::select! {
+                audio = next_audio(&mut source) => {
+                    let message = match audio? {
+                        Some(audio) => Message::binary(audio),
+                        None => {
+                            (source, is_ended) = (None, true);
+                            Message::text(DONE)
+                        }
+                    };
+                    sink.send(message).await.context(LOST)?;
+                    continue;
+                }
+                () = stop.requested(!is_ended) => {
+                    if stop.leaves(is_ended, source.is_some()) {
+                        return Err(Failure::Interrupted.into());
+                    }
+                    if is_ended {
+                        continue;
+                    }
+                    (source, is_ended) = (None, true);
+                    sink.send(Message::text(DONE)).await.context(LOST)?;
+                    continue;
+                }
+                Some(told) = typist::told(&mut typist) => {
+                    display.tell(&told);
+                    continue;
+                }
+                message = events.next() => message,
+            };
+            let text = match message {
+                Some(Ok(Message::Text(text))) => text,
+                Some(Ok(Message::Close(_))) | None => {
+                    return Err(display.failure.take().unwrap_or_else(|| anyhow::anyhow!(LOST)));
+                }
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => return Err(anyhow::Error::new(error).context(LOST)),
+            };
+            let event: Event = serde_json::from_str(&text).context("the server sent no event")?;
+            if event.kind == "session.created" && !is_ended {
+                source = Some(self.listen(&display, stop)?);
+            }
+            display.show(&text, &event)?;
+            if let Some(told) = typist.as_mut().and_then(|typist| typist.take(&event)) {
+                display.tell(&told);
+            }
+            // Without a session there is nothing to wait for.
+            if event.kind == "error"
+                && source.is_none()
+                && !is_ended
+                && let Some(failure) = display.failure.take()
+            {
+                return Err(failure);
+            }
+            if event.kind == "session.done" {
+                return typist::finish(typist, stop, |told| display.tell(told)).await;
+            }
+        }
+    }
+
+    /// Opens the source of a dictation, and says so.
+    fn listen(&self, display: &Display, stop: &Stop) -> Result<Source> {
+        let source = Source::open(self.args.input.is_some())?;
+        let end = if stop.hint().is_some() { "" } else { "; Ctrl-C ends the dictation" };
+        display.status(&format!("listening to {}{end}", source.name()));
+        Ok(source)
+    }
+
+    /// The first message of a session; `dictation` is what the settings say of typed text.
+    fn configuration(&self, dictation: Option<&Dictation>) -> serde_json::Value {
+        let args = self.args;
+        let language = dictation.and_then(|dictation| dictation.language.as_ref());
+        let language = args.language.as_ref().or(language.filter(|_| args.languages.is_empty()));
+        let keywords = dictation.map_or(&[][..], |dictation| &dictation.keywords);
+        let keywords: Vec<&String> = args.keyword.iter().chain(keywords).collect();
+        let commands = dictation.is_none_or(|dictation| dictation.commands);
+        json!({
+            "type": "session.config",
+            "model": self.model,
+            "language": language,
+            "languages": args.languages,
+            "inverse_normalization": !args.verbatim,
+            "spoken_commands": commands && !(args.verbatim || args.no_commands),
+            "prompt": args.prompt,
+            "keywords": keywords,
+            "sample_rate": Microphone::RATE_HZ,
+            "latency_ms": args.latency_ms,
+            "silence_duration_ms": args.silence_ms,
+            "turn_detection": args.asks_model().then_some("semantic_vad"),
+            "eagerness": args.asks_model().then_some(&args.eagerness),
+            "word_times": args.json,
+            "speakers": args.speakers,
+        })
+    }
 }
 
 const LOST: &str = "the session with the server was lost";
@@ -307,9 +408,17 @@ impl Display {
     }
 
     /// Tells that the dictation begins.
-    fn status(&self, source: &Source) {
+    fn status(&self, line: &str) {
         if !self.is_json {
-            output::status(&format!("listening to {}; Ctrl-C ends the dictation", source.name()));
+            output::status(line);
+        }
+    }
+
+    /// Tells what the user must know, beside the line.
+    fn tell(&self, message: &str) {
+        match &self.line {
+            Some(line) => line.suspend(|| output::status(message)),
+            None => output::status(message),
         }
     }
 

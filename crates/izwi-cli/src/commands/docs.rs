@@ -11,7 +11,7 @@ use izwi_hub::Manifest;
 use izwi_server::ServerConfig;
 
 use crate::settings::keys::Key;
-use crate::settings::{Section, TABLE, pipelines, remote};
+use crate::settings::{Section, TABLE, dictation, pipelines, remote};
 use crate::{models, output};
 
 /// Width of the help on the page, independent of the terminal.
@@ -149,6 +149,12 @@ pub(crate) fn config_page() -> String {
          pipeline before it, unless a session says otherwise.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
     );
     describe_keys(pipelines::TURN_KEYS, &mut page);
+    page.push_str(
+        "\n## `[[dictation]]`\n\nHow `izwi dictate --type` writes [at the cursor](dictating.md#at-the-cursor): without \
+         `application` everywhere, with it into those programs. All tables that fit apply, a later one over an earlier one. They \
+         have no flags and no variables.\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+    );
+    describe_keys(dictation::KEYS, &mut page);
     page.push_str(EXAMPLE);
     page
 }

@@ -23,6 +23,7 @@ pub(crate) mod rm;
 pub(crate) mod say;
 pub(crate) mod serve;
 pub(crate) mod service;
+pub(crate) mod speak_selection;
 pub(crate) mod speakers;
 pub(crate) mod speech_dispatcher;
 pub(crate) mod status;

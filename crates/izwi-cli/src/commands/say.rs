@@ -11,9 +11,9 @@ use izwi_core::engine::request::MAX_TEXT_CHARS;
 use crate::settings::Resolved;
 use crate::sink::{self, Target, TargetOptions};
 use crate::sound::Player;
-use crate::speaking::Speaking;
+use crate::speaking::{self, Speaking};
 use crate::speech_options::SpeechFlags;
-use crate::{engine, failure, input, logging, models, output, voice_list};
+use crate::{engine, failure, input, logging, output};
 
 /// A character in UTF-8 has at most four bytes.
 const MAX_TEXT_BYTES: u64 = MAX_TEXT_CHARS as u64 * 4;
@@ -68,17 +68,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         sink::check_file(path)?;
     }
     let text = text(args.text.as_deref())?;
-    let mut config = engine::local_config(resolved);
-    let store = models::open(&resolved.settings)?;
-    // The voices of a remote model are not known before it is asked.
-    if !resolved.is_flag("model")
-        && resolved.settings.remote(&config.model).is_none()
-        && let Some(name) = args.options.voice()
-        && let Some(found) = voice_list::find(&store, name, &config.model, false)
-    {
-        config.model = found.model;
-    }
-    models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
+    let (config, store) = speaking::choose_model(&args.options, resolved, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
 
     let (stream, json) = (args.stream, args.json);

@@ -8,6 +8,8 @@ use izwi_types::similar;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::dictation;
+use super::dictation_profile::DictationProfile;
 use super::field::{Section, Setting, Value};
 use super::keys::Fault;
 use super::origin::{Origin, Problem};
@@ -27,6 +29,8 @@ pub(crate) struct File {
     pub(crate) remote_models: Vec<RemoteModel>,
     /// The chat models that are composed of others.
     pub(crate) pipelines: Vec<PipelineModel>,
+    /// How text is dictated into programs.
+    pub(crate) dictation: Vec<DictationProfile>,
 }
 
 /// One value.
@@ -89,6 +93,11 @@ impl Reader<'_> {
                             self.file.pipelines.push(model);
                         }
                     });
+                    continue;
+                }
+                dictation::TABLES => {
+                    let profiles = self.tables(name, at, value.get_ref(), dictation::parse);
+                    self.file.dictation.extend(profiles.into_iter().map(|(_, profile)| profile));
                     continue;
                 }
                 _ => {}
@@ -191,7 +200,7 @@ fn unknown(section: Section, name: &str) -> String {
     }
     let here = TABLE.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
     let sections = Section::ALL.into_iter().map(Section::name).filter(|name| !name.is_empty());
-    let tables = sections.chain([remote::TABLES, pipelines::TABLES]);
+    let tables = sections.chain([remote::TABLES, pipelines::TABLES, dictation::TABLES]);
     let names: Vec<&str> =
         if section == Section::Top { here.chain(tables).collect() } else { here.collect() };
     let mut near = similar(name, names);

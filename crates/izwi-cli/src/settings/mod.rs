@@ -3,6 +3,8 @@
 //! One row of [`table`] gives a setting its flag, its variable, its key in the file, its line in `izwi config show` and
 //! its row in `docs/config.md`. Knows no command.
 
+pub(crate) mod dictation;
+mod dictation_profile;
 mod field;
 pub(crate) mod file;
 pub(crate) mod flags;
@@ -23,6 +25,7 @@ mod table;
 mod template;
 mod values;
 
+pub(crate) use dictation_profile::Dictation;
 pub(crate) use field::Section;
 pub(crate) use origin::Origin;
 pub(crate) use pipeline_model::PipelineModel;

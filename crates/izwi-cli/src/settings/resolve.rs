@@ -59,6 +59,7 @@ pub(crate) fn resolve(sources: &Sources<'_>) -> Result<Resolved, Vec<Problem>> {
     let mut settings = Settings::defaults(sources.data_folder.clone());
     settings.remote_models.clone_from(&sources.file.remote_models);
     settings.pipelines.clone_from(&sources.file.pipelines);
+    settings.dictation.clone_from(&sources.file.dictation);
     let mut origins = Vec::with_capacity(TABLE.len());
     let mut problems = Vec::new();
     for setting in TABLE {

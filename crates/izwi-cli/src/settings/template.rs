@@ -35,6 +35,11 @@ const REMOTE: &str = "
 # model = \"its name at that server\"
 # [pipelines.turn_detection]
 # type = \"semantic_vad\"
+
+# How `izwi dictate --type` writes, everywhere or into the programs that are named. See docs/dictating.md.
+# [[dictation]]
+# application = \"KeePassXC\"
+# type = false
 ";
 
 /// The text, in which the settings named in `set` have these values; `home` is the data folder of the platform.

@@ -7,6 +7,7 @@ use izwi_hub::VoiceLimits;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use super::dictation_profile::DictationProfile;
 use super::pipeline_model::PipelineModel;
 use super::remote_model::RemoteModel;
 use super::server::ServerSettings;
@@ -30,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) remote_models: Vec<RemoteModel>,
     /// Chat models that are composed of others.
     pub(crate) pipelines: Vec<PipelineModel>,
+    /// How text is dictated into programs.
+    pub(crate) dictation: Vec<DictationProfile>,
 }
 
 impl Settings {
@@ -44,6 +47,7 @@ impl Settings {
             server: ServerSettings::default(),
             remote_models: Vec::new(),
             pipelines: Vec::new(),
+            dictation: Vec::new(),
         }
     }
 

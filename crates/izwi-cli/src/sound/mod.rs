@@ -127,7 +127,7 @@ impl Playing {
         self.written += samples.len() as u64;
         match &mut self.stream {
             Stream::Device(stream) => stream.write(samples).await,
-            Stream::Program(playing) => tokio::task::block_in_place(|| playing.write(samples)),
+            Stream::Program(playing) => playing.write(samples).await,
         }
     }
 

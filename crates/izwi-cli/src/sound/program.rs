@@ -4,18 +4,21 @@ use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_audio::encode::{self, EncodeError, Encoder, EncoderConfig, Format};
 use izwi_audio::wav;
 use izwi_hub::find_program;
+use tokio::sync::mpsc;
 
 use crate::failure;
 
 /// Interval of the checks whether the player has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_STDERR_BYTES: u64 = 2_000;
+const EARLY: &str = "ended before the audio";
 /// Plays one file in PowerShell. The path comes in an environment variable, so that it is never parsed as code.
 const POWERSHELL: &str = "(New-Object Media.SoundPlayer $env:IZWI_PLAY_FILE).PlaySync()";
 
@@ -134,7 +137,7 @@ impl Player {
             command.arg(file);
         }
         let child = self.start(command.stdin(Stdio::null()))?;
-        Playing { player: self.name(), child, stream: None }.finish().await
+        Playing { player: self.name(), child, stream: None, writer: None }.finish().await
     }
 
     /// Plays a whole signal to its end.
@@ -160,7 +163,8 @@ impl Player {
         let encoder = stream.format.encoder(&EncoderConfig::streamed(sample_rate_hz))?;
         let mut child = self.start(command.stdin(Stdio::piped()))?;
         let stdin = child.stdin.take().context("the player has no standard input")?;
-        Ok(Playing { player: self.name(), child, stream: Some(EncodedStream { encoder, stdin }) })
+        let stream = Some(EncodedStream::start(encoder, stdin));
+        Ok(Playing { player: self.name(), child, stream, writer: None })
     }
 
     /// A process in the player's own folder: nothing in the working folder is loaded.
@@ -204,30 +208,52 @@ pub(crate) struct Playing {
     child: Child,
     /// `None` for a player of a file.
     stream: Option<EncodedStream>,
+    /// Writes the rest of a stream that is at its end.
+    writer: Option<JoinHandle<bool>>,
 }
 
+/// Audio on its way to a player, by a thread that waits for it.
 #[derive(Debug)]
 struct EncodedStream {
     encoder: Box<dyn Encoder>,
-    stdin: ChildStdin,
+    bytes: mpsc::Sender<Vec<u8>>,
+    /// False once the player takes no more.
+    writer: JoinHandle<bool>,
+}
+
+impl EncodedStream {
+    fn start(encoder: Box<dyn Encoder>, mut stdin: ChildStdin) -> Self {
+        let (bytes, mut waiting) = mpsc::channel::<Vec<u8>>(1);
+        let writer = std::thread::spawn(move || {
+            while let Some(bytes) = waiting.blocking_recv() {
+                if stdin.write_all(&bytes).and_then(|()| stdin.flush()).is_err() {
+                    return false;
+                }
+            }
+            true
+        });
+        Self { encoder, bytes, writer }
+    }
+
+    /// Encodes once there is room. False if the player takes no more. Encodes nothing if the future is dropped.
+    async fn send(
+        &mut self,
+        encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>,
+    ) -> Result<bool> {
+        let Ok(room) = self.bytes.reserve().await else { return Ok(false) };
+        room.send(encode(self.encoder.as_mut())?);
+        Ok(true)
+    }
 }
 
 impl Playing {
-    /// Plays more samples; blocks while the player's buffer is full.
+    /// Plays more samples. Waits while the player's buffer is full; no sample is lost if the future is dropped.
     ///
     /// # Errors
     /// The player has ended.
-    pub(crate) fn write(&mut self, samples: &[f32]) -> Result<()> {
-        self.send(|encoder| encoder.push(samples))
-    }
-
-    fn send(&mut self, encode: impl FnOnce(&mut dyn Encoder) -> Result<Vec<u8>, EncodeError>) -> Result<()> {
-        let Some(EncodedStream { encoder, stdin }) = &mut self.stream else { return Ok(()) };
-        let bytes = encode(encoder.as_mut())?;
-        match stdin.write_all(&bytes).and_then(|()| stdin.flush()) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.failure("ended before the audio")),
-        }
+    pub(crate) async fn write(&mut self, samples: &[f32]) -> Result<()> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        if stream.send(|encoder| encoder.push(samples)).await? { Ok(()) } else { Err(self.failure(EARLY)) }
     }
 
     /// Waits until all audio was played. May be called again if the future was dropped.
@@ -235,14 +261,22 @@ impl Playing {
     /// # Errors
     /// The player failed.
     pub(crate) async fn finish(&mut self) -> Result<()> {
-        self.send(|encoder| encoder.finish())?;
-        drop(self.stream.take());
-        loop {
+        if let Some(stream) = &mut self.stream {
+            stream.send(|encoder| encoder.finish()).await?;
+            // Nothing follows, which the writer tells the player.
+            self.writer = self.stream.take().map(|stream| stream.writer);
+        }
+        let status = loop {
             match self.child.try_wait().context("cannot wait for the player")? {
                 None => tokio::time::sleep(POLL_INTERVAL).await,
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.failure(&format!("ended with {status}"))),
+                Some(status) => break status,
             }
+        };
+        let is_whole = self.writer.take().is_none_or(|writer| writer.join().unwrap_or(false));
+        match (status.success(), is_whole) {
+            (true, true) => Ok(()),
+            (true, false) => Err(self.failure(EARLY)),
+            (false, _) => Err(self.failure(&format!("ended with {status}"))),
         }
     }
 

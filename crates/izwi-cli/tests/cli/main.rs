@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed preparation fails the test")]
 
 mod align;
-#[cfg(target_os = "linux")]
 mod book;
+mod desktop;
 mod diarize;
 #[cfg(unix)]
 mod faults;

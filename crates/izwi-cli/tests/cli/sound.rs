@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::{Izwi, install_chat_model, refused, signal};
 
 /// The smallest ASR model that is installed.
-fn asr_model(izwi: &Izwi) -> String {
+pub(crate) fn asr_model(izwi: &Izwi) -> String {
     let listed = izwi.run(&["list", "--json"]);
     let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
     let listens = |model: &&serde_json::Value| {

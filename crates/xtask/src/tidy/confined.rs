@@ -95,6 +95,7 @@ const RULES: &[Rule] = &[
             ("crates/izwi-server/src/traces/span.rs", "the times of spans, which collectors see"),
             ("crates/izwi-server/src/state.rs", "the time of the start, which clients see"),
             ("crates/izwi-server/src/routes/voices.rs", "the times of voices, which clients see"),
+            ("crates/izwi-cli/src/commands/dictate/history.rs", "the times of dictations, which users see"),
             ("crates/izwi-cli/src/commands/plan/curve_file.rs", "the date of a measurement, which users see"),
             ("crates/izwi-dialects/src/deepgram/results.rs", "the time of an answer, which clients see"),
         ],

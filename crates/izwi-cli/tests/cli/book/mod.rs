@@ -4,6 +4,8 @@
 //! the next one or the end of the page. Addresses with the default ports stand for ports that are free. `cargo` builds nothing:
 //! its arguments are checked instead. Blocks with a mark are not run, but their commands must parse.
 
+#![cfg(target_os = "linux")]
+
 mod blocks;
 mod folder;
 
