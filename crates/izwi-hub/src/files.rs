@@ -38,6 +38,19 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> Result<(), IoError> {
     write().map_err(IoError::at("write", &part))
 }
 
+/// As [`replace`], for a file in a folder that exists, which its owner alone can read.
+pub(crate) fn replace_private(path: &Path, contents: &[u8]) -> Result<(), IoError> {
+    let part = path.with_added_extension("part");
+    let write = || {
+        let mut file = private_file().create(true).truncate(true).open(&part)?;
+        file.write_all(contents)?;
+        // Its name must not survive a power failure that its bytes do not.
+        file.sync_data()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(IoError::at("write", path))
+}
+
 /// Bytes of all files in a folder; unreadable ones count 0.
 pub(crate) fn bytes_in(folder: &Path) -> u64 {
     bytes_of(folder, &|_| false)

@@ -29,10 +29,12 @@ mod sources;
 mod speakers;
 mod store;
 mod voices;
+mod work_folder;
 
 pub use access::Access;
 pub use block_cache::BlockCache;
 pub use convert::ConversionError;
+pub use digest::sha256;
 pub use error::{HubError, SourceFailure};
 pub use io_error::IoError;
 pub use izwi_types::Task;
@@ -46,3 +48,4 @@ pub use sources::Source;
 pub use speakers::{SavedSpeaker, SpeakerStore};
 pub use store::{ModelStatus, Store};
 pub use voices::{MAX_PACK_BYTES, SavedVoice, VoiceError, VoiceLimits, VoiceNotes, VoiceStore};
+pub use work_folder::{WorkError, WorkFolder};
