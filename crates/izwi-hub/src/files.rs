@@ -38,8 +38,11 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> Result<(), IoError> {
     write().map_err(IoError::at("write", &part))
 }
 
-/// As [`replace`], for a file in a folder that exists, which its owner alone can read.
-pub(crate) fn replace_private(path: &Path, contents: &[u8]) -> Result<(), IoError> {
+/// Writes a file that its owner alone can read, in a folder that exists. It appears or changes completely or not at all.
+///
+/// # Errors
+/// The disk is full, or the system refuses.
+pub fn write_private(path: &Path, contents: &[u8]) -> Result<(), IoError> {
     let part = path.with_added_extension("part");
     let write = || {
         let mut file = private_file().create(true).truncate(true).open(&part)?;
@@ -52,7 +55,7 @@ pub(crate) fn replace_private(path: &Path, contents: &[u8]) -> Result<(), IoErro
 }
 
 /// Bytes of all files in a folder; unreadable ones count 0.
-pub(crate) fn bytes_in(folder: &Path) -> u64 {
+pub fn folder_bytes(folder: &Path) -> u64 {
     bytes_of(folder, &|_| false)
 }
 
@@ -69,7 +72,10 @@ pub(crate) fn bytes_of(folder: &Path, left_out: &impl Fn(&Path) -> bool) -> u64 
 }
 
 /// Creates a folder that its owner alone can enter. An existing one is closed to others, unless it is not our own.
-pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
+///
+/// # Errors
+/// The system refuses.
+pub fn create_private_folder(folder: &Path) -> Result<(), IoError> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).map_err(IoError::at("create", parent))?;
     }
@@ -84,7 +90,7 @@ pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
 }
 
 /// Options to write a file that its owner alone can read.
-pub(crate) fn private_file() -> OpenOptions {
+pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]

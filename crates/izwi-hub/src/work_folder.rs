@@ -74,7 +74,7 @@ impl WorkFolder {
     /// # Errors
     /// The disk is full, or the system refuses.
     pub fn store(&self, name: &str, bytes: &[u8]) -> Result<(), IoError> {
-        files::replace_private(&self.file(name), bytes)
+        files::write_private(&self.file(name), bytes)
     }
 
     /// Whether there is no file with this extension.

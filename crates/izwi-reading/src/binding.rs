@@ -31,6 +31,9 @@ const SILENCE_SAMPLES: usize = 1 << 12;
 pub struct Outputs {
     pub files: Vec<OutputFile>,
     pub format: &'static Format,
+    /// Samples per second and bits per second of the files; `None` for those of the format.
+    pub output_rate_hz: Option<u32>,
+    pub bit_rate: Option<u32>,
     /// Whether there is a file for each chapter.
     pub is_folder: bool,
 }
@@ -165,10 +168,12 @@ impl Binding<'_> {
         let length = self.length(placed);
         let format: &Format = self.outputs.format;
         let is_long_mp3 = format.name == MP3.name && self.seconds(length) > MAX_WHOLE_MP3_S;
-        let mut encoder = format.encoder(&match is_long_mp3 {
+        let config = match is_long_mp3 {
             true => EncoderConfig::streamed(self.sample_rate_hz),
             false => EncoderConfig::whole(self.sample_rate_hz, length),
-        })?;
+        };
+        let Outputs { output_rate_hz, bit_rate, .. } = *self.outputs;
+        let mut encoder = format.encoder(&EncoderConfig { output_rate_hz, bit_rate, ..config })?;
         let tags = self.tags(file, placed, length);
         encoder.set_comments(&tags.comments());
         let part = self.journal.part("output");

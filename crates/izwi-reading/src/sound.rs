@@ -66,6 +66,11 @@ impl UnitSound {
         Self { sample_rate_hz, words: words.collect(), samples: trimmed }
     }
 
+    /// Bytes of its samples where they are stored.
+    pub fn stored_bytes(&self) -> u64 {
+        2 * self.samples.len() as u64
+    }
+
     /// Its duration.
     pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.sample_rate_hz)

@@ -20,6 +20,7 @@ pub mod extract;
 mod graceful_close;
 mod held_body;
 pub mod ignored;
+mod jobs;
 mod json_size;
 pub mod late_key;
 pub mod lexicons;

@@ -29,6 +29,7 @@ use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
 use crate::dialect::{Dialects, TcpService};
 use crate::held_body::HeldBody;
+use crate::jobs;
 use crate::metrics::Recorder;
 use crate::net::ServerStream;
 use crate::peer::{Client, Peer};
@@ -111,7 +112,11 @@ pub async fn serve(
         // Requests that still wait for an engine get an error before their connection closes.
         state.registry().close();
     };
+    let worker = config.jobs.is_some().then(|| tokio::spawn(jobs::run(state.clone())));
     server.run(listeners, draining).await;
+    if let Some(worker) = worker {
+        worker.abort();
+    }
     Ok(())
 }
 
@@ -194,7 +199,7 @@ impl Server {
     /// Whether no connection was open and no model was pulled for the configured time.
     fn has_been_idle(&mut self) -> bool {
         let Some(limit) = self.exit_when_idle else { return false };
-        if !self.connections.is_empty() || self.state.pulls().is_running() {
+        if !self.connections.is_empty() || self.state.pulls().is_running() || self.state.jobs().is_active() {
             self.idle_since = None;
             return false;
         }

@@ -49,7 +49,13 @@ impl Outputs {
             let mut work = file.clone().into_os_string();
             work.push(".izwi-read");
             let files = vec![OutputFile { path: file, chapters: 0..chapters.len() }];
-            let bound = izwi_reading::Outputs { files, format, is_folder: false };
+            let bound = izwi_reading::Outputs {
+                files,
+                format,
+                output_rate_hz: None,
+                bit_rate: None,
+                is_folder: false,
+            };
             return Ok(Self { bound, work: work.into() });
         }
         let format = format.unwrap_or(&MP3);
@@ -60,7 +66,8 @@ impl Outputs {
             chapters: index..index + 1,
         };
         let files = chapters.iter().enumerate().map(file).collect();
-        let bound = izwi_reading::Outputs { files, format, is_folder: true };
+        let bound =
+            izwi_reading::Outputs { files, format, output_rate_hz: None, bit_rate: None, is_folder: true };
         Ok(Self { bound, work: path.join(".izwi-read") })
     }
 
