@@ -29,6 +29,11 @@ BEYOND_THE_SCHEMA = {
     | {"known_speaker_names", "known_speaker_references", "max_speakers", "saved_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     "/v1/lexicons": {"text", "entries"},
+    # The server of the test takes no jobs.
+    "/v1/jobs": {None, "input", "file"},
+    "/v1/jobs/{id}": {None},
+    "/v1/jobs/{id}/events": {None},
+    "/v1/jobs/{id}/result": {None},
     # The server of the test has no store.
     "/v1/models/{id}": {"model", "id"},
     "/v1/models/{id}/pull": {"model"},

@@ -98,6 +98,22 @@ pub fn private_file() -> OpenOptions {
     options
 }
 
+/// Closes a file to others than its owner.
+///
+/// # Errors
+/// The system refuses.
+pub fn close_file(path: &Path) -> Result<(), IoError> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .map_err(IoError::at("restrict", path))?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
+
 #[cfg(unix)]
 fn private_folder(builder: &mut DirBuilder) {
     std::os::unix::fs::DirBuilderExt::mode(builder, 0o700);

@@ -36,7 +36,7 @@ pub use block_cache::BlockCache;
 pub use convert::ConversionError;
 pub use digest::sha256;
 pub use error::{HubError, SourceFailure};
-pub use files::{create_private_folder, folder_bytes, private_file, write_private};
+pub use files::{close_file, create_private_folder, folder_bytes, private_file, write_private};
 pub use io_error::IoError;
 pub use izwi_types::Task;
 pub use lexicons::{LexiconStore, SavedLexicon};

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use izwi_core::engine::RequestId;
 use izwi_hub::{IoError, private_file};
 use izwi_types::format_bytes;
 use tokio::sync::mpsc;
@@ -49,7 +48,7 @@ impl NewJob {
                 );
                 return Err(ApiError::Job { message, code: JOB_LIMIT });
             }
-            let id = format!("job_{}", RequestId::random().as_str().replace('-', ""));
+            let id = format!("job_{}", uuid::Uuid::new_v4().simple());
             let folder = opened.folder.file(&format!("{id}.{INCOMING}"));
             let new = Self { jobs: own, opened, id, folder, bytes: 0 };
             create_private_folder(&new.folder).map_err(|error| refused(&error))?;

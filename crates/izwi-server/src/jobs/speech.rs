@@ -231,6 +231,7 @@ impl Reading {
                 BindError::Stopped => ApiError::Draining,
                 error => internal(&error),
             })?;
+            izwi_hub::close_file(&path).map_err(|error| internal(&error))?;
             let bytes = path.metadata().map_err(|error| internal(&error))?.len();
             let extension = output.format.extensions.first().unwrap_or(&output.format.name);
             Ok(Made { media_type: media_type.to_owned(), extension: (*extension).to_owned(), bytes })
