@@ -31,9 +31,6 @@ BEYOND_THE_SCHEMA = {
     "/v1/lexicons": {"text", "entries"},
     # The server of the test takes no jobs.
     "/v1/jobs": {None, "input", "file"},
-    "/v1/jobs/{id}": {None},
-    "/v1/jobs/{id}/events": {None},
-    "/v1/jobs/{id}/result": {None},
     # The server of the test has no store.
     "/v1/models/{id}": {"model", "id"},
     "/v1/models/{id}/pull": {"model"},

@@ -57,7 +57,7 @@ pub(crate) fn usage(message: impl Into<String>, help: impl Into<String>) -> anyh
 /// A book that cannot be read.
 pub(crate) fn of_book(error: BookError) -> anyhow::Error {
     match error {
-        BookError::Unusable { message, remedy } => usage(message, remedy),
+        BookError::Unusable { message, remedy } => with_help(message, remedy),
         BookError::Io(error) => error.into(),
     }
 }

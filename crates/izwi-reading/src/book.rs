@@ -96,6 +96,8 @@ impl Kind {
 /// # Errors
 /// The file cannot be read, is too large or damaged, or has nothing to read aloud.
 pub fn read(path: &Path) -> Result<Book> {
+    // A file that is not there is told before its name is judged.
+    path.metadata().map_err(IoError::at("read", path))?;
     read_as(path, Kind::of(path)?, &path.display().to_string())
 }
 

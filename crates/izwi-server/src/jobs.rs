@@ -117,8 +117,8 @@ impl Jobs {
         if let Some(opened) = &*opened {
             return Ok(Arc::clone(opened));
         }
-        let Some(folder) = self.config.folder.clone().filter(|_| self.config.count > 0) else {
-            let message = "this server takes no jobs; set max_jobs in its settings";
+        let Some(folder) = self.config.folder.clone() else {
+            let message = "this server has no folder for jobs, and takes none; run `izwi serve`";
             return Err(ApiError::Job { message: message.to_owned(), code: JOB_LIMIT });
         };
         let folder = WorkFolder::open(folder).map_err(|error| match error {
@@ -140,6 +140,9 @@ impl Jobs {
 
     /// All jobs, the newest first. Blocks on the disk.
     pub(crate) fn list(&self) -> Result<Vec<Arc<Job>>, ApiError> {
+        if self.config.folder.is_none() {
+            return Ok(Vec::new());
+        }
         let opened = self.opened()?;
         let mut jobs: Vec<_> = lock(&opened.jobs).values().cloned().collect();
         jobs.sort_by_key(|job| std::cmp::Reverse(job.number()));
@@ -151,12 +154,16 @@ impl Jobs {
     /// # Errors
     /// There is none of this id.
     pub(crate) fn find(&self, id: &str) -> Result<Arc<Job>, ApiError> {
-        let opened = self.opened()?;
-        let jobs = lock(&opened.jobs);
-        jobs.get(id).cloned().ok_or_else(|| {
-            let hint = suggest(id, "jobs", jobs.keys().map(String::as_str));
-            ApiError::Job { message: format!("no job '{}'; {hint}", excerpt(id)), code: NO_JOB }
-        })
+        let known = |jobs: &BTreeMap<String, Arc<Job>>| {
+            jobs.get(id).cloned().ok_or_else(|| {
+                let hint = suggest(id, "jobs", jobs.keys().map(String::as_str));
+                ApiError::Job { message: format!("no job '{}'; {hint}", excerpt(id)), code: NO_JOB }
+            })
+        };
+        match self.config.folder {
+            Some(_) => known(&lock(&self.opened()?.jobs)),
+            None => known(&BTreeMap::new()),
+        }
     }
 
     /// Whether a job waits or is worked on.
@@ -314,6 +321,14 @@ fn damaged(reason: String) -> Record {
         total: None,
         error: Some(Failure { code: "damaged_job".to_owned(), message }),
         result: None,
+    }
+}
+
+/// The folder of a job's parts cannot be opened. What an attempt before left to do may hold it for a moment.
+fn no_parts(error: WorkError) -> ApiError {
+    match error {
+        WorkError::Busy(_) => ApiError::overloaded("an attempt before still writes; try again later"),
+        WorkError::Io(error) => internal(&error),
     }
 }
 

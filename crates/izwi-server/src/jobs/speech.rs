@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use super::form::json;
 use super::record::Made;
-use super::{Job, Jobs, internal, lock};
+use super::{Job, Jobs, internal, lock, no_parts};
 use crate::dto::speech::{SpeechRequest, VoiceRef};
 use crate::encoding::{self, OutputFormat};
 use crate::error::ApiError;
-use crate::extract::{non_blank, parse_with_options, required};
+use crate::extract::{non_blank, parse_with_options};
 use crate::ignored::IgnoredFields;
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, check_text, voice_beside_recording};
@@ -63,13 +63,12 @@ impl Reading {
             (Some(_), Some(_)) => {
                 return Err(ApiError::invalid("input", "input and file are both given; send one"));
             }
-            (None, None) => drop(required("input", None::<()>).map_err(|_| {
-                ApiError::invalid(
-                    "input",
-                    "input is missing; send a text in input, or a book as file of a form",
-                )
-            })?),
-            _ => {}
+            (None, None) => {
+                let message = "input is missing; send a text in input, or a book as file of a form";
+                return Err(ApiError::invalid("input", message));
+            }
+            (Some(text), None) => check_text("input", text, usize::MAX)?,
+            (None, Some(_)) => {}
         }
         if body.stream_format.as_deref().is_some_and(|format| format != "audio") {
             let message = "a job has no stream: its result is a file; leave stream_format out";
@@ -151,7 +150,7 @@ impl Reading {
 
     async fn journal(&self, jobs: &Arc<Jobs>, job: &Arc<Job>) -> Result<Arc<Journal>, ApiError> {
         let folder = job.parts();
-        jobs.blocking(move |_| Journal::open(folder).map(Arc::new).map_err(|error| internal(&error))).await
+        jobs.blocking(move |_| Journal::open(folder).map(Arc::new).map_err(no_parts)).await
     }
 
     /// The names of the units in the journal.

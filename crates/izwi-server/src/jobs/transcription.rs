@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::form::transcription_fields;
 use super::record::{Made, Part};
 use super::speech::PRIORITY;
-use super::{Job, Jobs, internal};
+use super::{Job, Jobs, internal, no_parts};
 use crate::error::ApiError;
 use crate::ignored::IgnoredFields;
 use crate::registry::Lease;
@@ -124,9 +124,7 @@ impl Transcribing {
     /// The recording is damaged, a model fails, or the disk is full.
     pub(crate) async fn run(self, jobs: &Arc<Jobs>, job: &Arc<Job>) -> Result<Made, ApiError> {
         let folder = job.parts();
-        let folder = jobs
-            .blocking(move |_| WorkFolder::open(folder).map(Arc::new).map_err(|error| internal(&error)))
-            .await?;
+        let folder = jobs.blocking(move |_| WorkFolder::open(folder).map(Arc::new).map_err(no_parts)).await?;
         let duration_s = self.measure(job).await?;
         job.progress(0.0, duration_s);
         let speakers = self.turns(jobs, &folder, duration_s).await?;

@@ -197,7 +197,9 @@ pub(super) async fn result(
     }
     let name = format!("attachment; filename=\"{}.{}\"", job.id, made.extension);
     for (header, value) in [(header::CONTENT_TYPE, made.media_type), (header::CONTENT_DISPOSITION, name)] {
-        response.headers_mut().extend(HeaderValue::try_from(value).ok().map(|value| (header, value)));
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(header, value);
+        }
     }
     Ok(response)
 }
