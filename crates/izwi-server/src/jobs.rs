@@ -2,15 +2,11 @@
 //! result.
 //!
 //! One process at a time works in the folder of jobs, on one job at a time. Whatever ends the process, the next one goes on at the
-//! parts that are done. Knows no route and no wire type but those of the requests.
+//! parts that are done. Knows no request and no model: the worker does the jobs.
 
-mod form;
-mod intake;
+pub(crate) mod intake;
 mod job;
-mod record;
-mod runner;
-mod speech;
-mod transcription;
+pub(crate) mod record;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::Request;
 use izwi_core::engine::RequestId;
 use izwi_hub::{IoError, WorkError, WorkFolder, create_private_folder};
 use izwi_types::{excerpt, format_bytes, suggest};
@@ -27,17 +22,11 @@ use tokio::sync::Notify;
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, JOB_LIMIT, NO_JOB};
-use crate::ignored::IgnoredFields;
 use crate::metrics;
-use crate::state::AppState;
 pub(crate) use job::{Job, Snapshot};
 pub(crate) use record::{Kind, Made, Status};
-pub(crate) use runner::run;
 
-use form::Received;
-use record::{Asked, Failure, Record};
-use speech::Reading;
-use transcription::Transcribing;
+use record::{Failure, Record};
 
 /// Of the folder of a job whose request is being received.
 const INCOMING: &str = "incoming";
@@ -49,7 +38,7 @@ pub(crate) struct Jobs {
     config: Limits,
     opened: Mutex<Option<Arc<Opened>>>,
     /// A job was added.
-    added: Notify,
+    pub(crate) added: Notify,
 }
 
 #[derive(Debug, Clone)]
@@ -71,32 +60,6 @@ struct Opened {
     /// Requests that are being received, and their bytes.
     incoming: AtomicU64,
     incoming_bytes: AtomicU64,
-}
-
-/// Receives a job, checks it with its model, and queues it. Returns also what has no effect.
-///
-/// # Errors
-/// It cannot be read or done, or there is no room for it.
-pub(crate) async fn create(
-    request: Request,
-    state: &AppState,
-) -> Result<(Arc<Job>, IgnoredFields), ApiError> {
-    let Received { new, asked, mut ignored } = form::receive(request, state).await?;
-    let upload = new.upload();
-    let (model, more) = match &asked {
-        Asked::Speech { fields, book } => {
-            let book = book.as_deref().map(|name| (&*upload, name));
-            let reading = Reading::new(state, fields, book).await?;
-            (reading.model().to_owned(), reading.ignored)
-        }
-        Asked::Transcription { parts } => {
-            let transcribing = Transcribing::new(state, parts, &upload).await?;
-            (transcribing.model().to_owned(), transcribing.ignored)
-        }
-    };
-    ignored.extend(more);
-    state.ignored_log().note(&ignored);
-    Ok((new.queue(asked, model, state.unix_s()).await?, ignored))
 }
 
 impl Jobs {
@@ -209,7 +172,7 @@ impl Jobs {
     }
 
     /// Removes finished jobs that were kept long enough. Blocks on the disk.
-    fn expire(&self, now_unix_s: u64) {
+    pub(crate) fn expire(&self, now_unix_s: u64) {
         let Ok(opened) = self.opened() else { return };
         let keep_s = self.config.keep.as_secs();
         if keep_s == 0 {
@@ -229,7 +192,7 @@ impl Jobs {
     }
 
     /// The job that waits longest. Blocks on the disk.
-    fn next(&self) -> Option<Arc<Job>> {
+    pub(crate) fn next(&self) -> Option<Arc<Job>> {
         let opened = self.opened().ok()?;
         let jobs = lock(&opened.jobs);
         let waiting = jobs.values().filter(|job| job.status() == Status::Queued && !job.is_stopped());
@@ -237,7 +200,7 @@ impl Jobs {
     }
 
     /// Stops the work on all jobs, which go on in the next process.
-    fn stop_all(&self) {
+    pub(crate) fn stop_all(&self) {
         let Some(opened) = lock(&self.opened).clone() else { return };
         for job in lock(&opened.jobs).values() {
             job.stop();
@@ -248,7 +211,7 @@ impl Jobs {
     }
 
     /// Refuses work beyond the bytes that all jobs may take.
-    fn check_room(&self, more: u64) -> Result<(), ApiError> {
+    pub(crate) fn check_room(&self, more: u64) -> Result<(), ApiError> {
         let opened = self.opened()?;
         let used = opened.bytes();
         if used.saturating_add(more) <= self.config.bytes {
@@ -261,7 +224,7 @@ impl Jobs {
         Err(ApiError::Job { message, code: JOB_LIMIT })
     }
 
-    fn measure(&self) {
+    pub(crate) fn measure(&self) {
         if let Some(opened) = lock(&self.opened).clone() {
             opened.measure();
         }
@@ -325,18 +288,18 @@ fn damaged(reason: String) -> Record {
 }
 
 /// The folder of a job's parts cannot be opened. What an attempt before left to do may hold it for a moment.
-fn no_parts(error: WorkError) -> ApiError {
+pub(crate) fn no_parts(error: WorkError) -> ApiError {
     match error {
         WorkError::Busy(_) => ApiError::overloaded("an attempt before still writes; try again later"),
         WorkError::Io(error) => internal(&error),
     }
 }
 
-fn internal(error: &dyn std::fmt::Display) -> ApiError {
+pub(crate) fn internal(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::internal(&error.to_string(), &RequestId::random())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No method leaves what is behind it half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -47,6 +47,7 @@ pub mod transcription;
 pub mod turns;
 pub mod upload;
 pub mod voices;
+mod worker;
 pub mod ws;
 
 pub use access::{

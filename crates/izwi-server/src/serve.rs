@@ -29,13 +29,13 @@ use crate::config::ServerConfig;
 use crate::connections::{Connections, Limits, Place};
 use crate::dialect::{Dialects, TcpService};
 use crate::held_body::HeldBody;
-use crate::jobs;
 use crate::metrics::Recorder;
 use crate::net::ServerStream;
 use crate::peer::{Client, Peer};
 use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
+use crate::worker;
 
 /// Interval of maintenance of the metrics recorder and of unused models.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ pub async fn serve(
         // Requests that still wait for an engine get an error before their connection closes.
         state.registry().close();
     };
-    let worker = config.jobs.is_some().then(|| tokio::spawn(jobs::run(state.clone())));
+    let worker = config.jobs.is_some().then(|| tokio::spawn(worker::run(state.clone())));
     server.run(listeners, draining).await;
     if let Some(worker) = worker {
         worker.abort();

@@ -19,9 +19,10 @@ use crate::dto::job::{JobDeleted, JobError, JobEvent, JobList, JobObject, JobPro
 use crate::dto::schemas::{JOB, JOB_DELETED};
 use crate::error::{ApiError, NO_RESULT};
 use crate::extract::ApiPath;
-use crate::jobs::{self, Job, Made, Snapshot, Status};
+use crate::jobs::{Job, Made, Snapshot, Status};
 use crate::openapi::{JobBody, JobCreationRefusals, JobForm, JobRefusals, JobResultBody, JobResultRefusals};
 use crate::state::AppState;
+use crate::worker;
 
 /// Interval of keep-alive comments while nothing changes.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -39,7 +40,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     responses((status = 202, description = "The job is queued.", body = JobObject), JobCreationRefusals),
 )]
 pub(super) async fn create(State(state): State<AppState>, request: Request) -> Result<Response, ApiError> {
-    let (job, ignored) = jobs::create(request, &state).await?;
+    let (job, ignored) = worker::create(request, &state).await?;
     let location = HeaderValue::from_str(&path(&job.id)).ok();
     let mut response = (StatusCode::ACCEPTED, Json(describe(&job, job.snapshot()))).into_response();
     response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));

@@ -15,13 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::form::json;
-use super::record::Made;
-use super::{Job, Jobs, internal, lock, no_parts};
 use crate::dto::speech::{SpeechRequest, VoiceRef};
 use crate::encoding::{self, OutputFormat};
 use crate::error::ApiError;
 use crate::extract::{non_blank, parse_with_options};
 use crate::ignored::IgnoredFields;
+use crate::jobs::{Job, Jobs, Made, internal, lock, no_parts};
 use crate::registry::Lease;
 use crate::speech::{Cloning, ResolvedSpeechOptions, VoiceChoice, check_text, voice_beside_recording};
 use crate::state::AppState;

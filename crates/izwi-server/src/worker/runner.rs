@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
-use super::record::{Asked, Failure, Made};
 use super::speech::Reading;
 use super::transcription::Transcribing;
-use super::{Job, Jobs, internal};
 use crate::error::ApiError;
+use crate::jobs::record::{Asked, Failure};
+use crate::jobs::{Job, Jobs, Made, internal};
 use crate::state::AppState;
 
 /// Interval at which the folder is looked at: for one that another server held, and for jobs that were kept long enough.

@@ -15,11 +15,11 @@ use izwi_hub::{WorkFolder, write_private};
 use tokio::sync::mpsc;
 
 use super::form::transcription_fields;
-use super::record::{Made, Part};
 use super::speech::PRIORITY;
-use super::{Job, Jobs, internal, no_parts};
 use crate::error::ApiError;
 use crate::ignored::IgnoredFields;
+use crate::jobs::record::Part;
+use crate::jobs::{Job, Jobs, Made, internal, no_parts};
 use crate::registry::Lease;
 use crate::speakers::Speakers;
 use crate::state::AppState;

@@ -5,14 +5,14 @@ use axum::http::header;
 use izwi_types::excerpt;
 use serde_json::{Map, Value};
 
-use super::intake::NewJob;
-use super::record::{Asked, Kind};
 use crate::dto::job::JobType;
 use crate::dto::speech::SpeechRequest;
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::{ContentType, parse_json, parse_with_options_telling, required};
 use crate::ignored::IgnoredFields;
+use crate::jobs::intake::NewJob;
+use crate::jobs::record::{Asked, Kind};
 use crate::state::AppState;
 use crate::upload::{MAX_PARTS, RecordingFields as _, UploadMemory, collect, form_error, read_large_json};
 
@@ -201,7 +201,9 @@ fn of_parts(parts: Vec<(String, String)>, file: Option<String>) -> Result<(Asked
 mod tests {
     use super::*;
 
-    fn parts(parts: &[(&str, &str)]) -> Vec<(String, String)> {
+    type Parts<'a> = &'a [(&'a str, &'a str)];
+
+    fn parts(parts: Parts<'_>) -> Vec<(String, String)> {
         parts.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
@@ -228,7 +230,7 @@ mod tests {
         ] {
             assert_eq!(of_json(json.as_bytes()).unwrap_err().param(), param, "{json}");
         }
-        let cases: [(&[(&str, &str)], Option<&str>, &str); 5] = [
+        let cases: [(Parts<'_>, Option<&str>, &str); 5] = [
             (&[("model", "m")], Some("a.wav"), "type"),
             (&[("type", "transcription")], None, "file"),
             (&[("type", "transcription"), ("temperature", "hot")], Some("a.wav"), "temperature"),
