@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use izwi_audio::decode::{DecodeLimits, decode};
-use izwi_tests::{Form, Setup, TestServer, eventually, guarded, recording};
+use izwi_tests::{Form, Setup, TestServer, base64, eventually, guarded, recording};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -360,5 +360,112 @@ async fn others_of_the_machine_read_no_job() -> Result<()> {
     let mode = |path: &Path| Ok::<_, anyhow::Error>(path.metadata()?.permissions().mode() & 0o777);
     assert_eq!((mode(&jobs)?, mode(&own)?, mode(&own.join("job.json"))?), (0o700, 0o700, 0o600));
     assert_eq!(mode(&own.join("result"))?, 0o600);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_speech_job_takes_the_options_of_the_route() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = setup(Setup::cloner("jobs-with-options")?, &folder).start().await?;
+    let clip = base64(&recording(1.0));
+    let mut results = Vec::new();
+    for extra in [
+        json!({}),
+        json!({"seed": 6}),
+        json!({"language": "de"}),
+        json!({"instructions": "softly"}),
+        json!({"temperature": 0.3}),
+        json!({"top_p": 0.5}),
+        json!({"top_k": 7}),
+        json!({"repetition_penalty": 1.3}),
+        json!({"max_tokens": 900}),
+        json!({"speed": 1.5}),
+        json!({"non_streaming_mode": true}),
+        json!({"voice": "two"}),
+        json!({"ref_audio": clip}),
+        json!({"ref_audio": clip, "ref_text": "ah"}),
+        json!({"sample_rate": 16_000}),
+        json!({"response_format": "mp3", "bit_rate": 32_000}),
+        json!({"response_format": "mp3", "bit_rate": 64_000}),
+    ] {
+        let mut body =
+            json!({"type": "speech", "input": "Some words. And more of them.", "response_format": "flac"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let job = accepted(server.post("/v1/jobs", &body).await?).await?;
+        reaches(&server, id(&job), "completed").await?;
+        let made = result(&server, id(&job)).await?;
+        ensure!(!results.contains(&made), "{extra} changes nothing");
+        results.push(made);
+    }
+    let cloned = |extra: Value| {
+        let mut body = json!({"type": "speech", "input": "Words.", "ref_audio": clip});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    for (body, param) in [
+        (cloned(json!({"voice": "two"})), "voice"),
+        (json!({"type": "speech", "input": "Words.", "x_vector_only_mode": true}), "x_vector_only_mode"),
+        (json!({"type": "speech", "input": "Words.", "priority": "urgent"}), "priority"),
+    ] {
+        let error = refused(server.post("/v1/jobs", &body).await?, 400, "invalid_value").await?;
+        assert_eq!(error["param"], param, "{error}");
+    }
+    let body = json!({"type": "speech", "input": "Words.", "lexicons": ["none"]});
+    let job = accepted(server.post("/v1/jobs", &body).await?).await?;
+    eventually("the job to fail", || async { Ok(show(&server, id(&job)).await?["status"] == "failed") })
+        .await?;
+    let failed = show(&server, id(&job)).await?;
+    assert!(failed["error"]["message"].as_str().unwrap().contains("lexicon"), "{failed}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transcription_job_takes_the_options_of_the_route() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = setup(Setup::listener("jobs-that-hear"), &folder).start().await?;
+    let file = recording(2.5);
+    for (name, value) in [
+        ("language", "en"),
+        ("language", "klingon"),
+        ("languages[]", "en"),
+        ("prompt", "Names: Izwi."),
+        ("temperature", "0"),
+        ("temperature", "7"),
+        ("seed", "7"),
+        ("beam_size", "3"),
+        ("patience", "2.0"),
+        ("length_penalty", "0.5"),
+        ("include[]", "logprobs"),
+        ("timestamp_granularities[]", "word"),
+        ("keywords[]", "Izwi"),
+        ("inverse_normalization", "true"),
+        ("translate", "true"),
+        ("chunking_strategy", "auto"),
+        ("chunking_strategy", "none"),
+        ("priority", "high"),
+        ("priority", "urgent"),
+        ("max_speakers", "2"),
+        ("saved_speakers", "true"),
+        ("known_speaker_names[]", "Anna"),
+        ("known_speaker_references[]", "AAAA"),
+        ("response_format", "doc"),
+        ("response_format", "diarized_json"),
+    ] {
+        let form = || Form::new().text(name, value).file("file", &file);
+        let expected = server.post_form("/v1/audio/transcriptions", form()).await?;
+        let job = server.post_form("/v1/jobs", form().text("type", "transcription")).await?;
+        if expected.status() == 200 {
+            let job = accepted(job).await?;
+            reaches(&server, id(&job), "completed").await?;
+            assert_eq!(
+                String::from_utf8(result(&server, id(&job)).await?)?,
+                expected.text().await?,
+                "{name}"
+            );
+        } else {
+            assert_eq!(job.status(), expected.status(), "{name}");
+            assert_eq!(job.json::<Value>().await?, expected.json::<Value>().await?, "{name}");
+        }
+    }
     Ok(())
 }

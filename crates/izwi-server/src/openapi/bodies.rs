@@ -224,7 +224,6 @@ fn job_schema(mut schema: RefOr<Schema>, kind: Object) -> RefOr<Schema> {
         object.required.push("type".to_owned());
         if is_speech {
             object.properties.insert("input_format".to_owned(), schemas::input_format().into());
-            object.required.push("input".to_owned());
         }
         for name in ["stream", "stream_format", "word_times", "first_chunk_ms", "live"] {
             object.properties.remove(name);
