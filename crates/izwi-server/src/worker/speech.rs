@@ -259,11 +259,14 @@ async fn resolve(
     let cloning = Cloning::new(body.ref_audio.take(), body.ref_text.take(), body.x_vector_only_mode);
     let has_recording = cloning.has_recording();
     let name = voice_beside_recording(body.voice.take().map(VoiceRef::into_id), has_recording)?;
-    let voice = match has_recording {
-        true => cloning.into_voice(engine, &RequestId::random()).await?,
-        false => voices::find(name.as_deref(), engine, state.voices()).await?,
+    let choice = match has_recording {
+        // The voice is made once for all units.
+        true => VoiceChoice {
+            voice: cloning.into_voice(engine, &RequestId::random()).await?,
+            cloning: Cloning::default(),
+        },
+        false => VoiceChoice { voice: voices::find(name.as_deref(), engine, state.voices()).await?, cloning },
     };
-    let choice = VoiceChoice { voice, cloning: Cloning::default() };
     let priority = body.priority.as_deref().or(Some(PRIORITY));
     ResolvedSpeechOptions::resolve(body.options, choice, priority, engine)
 }
