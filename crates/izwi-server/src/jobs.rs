@@ -81,8 +81,9 @@ impl Jobs {
             return Ok(Arc::clone(opened));
         }
         let Some(folder) = self.config.folder.clone() else {
-            let message = "this server has no folder for jobs, and takes none; run `izwi serve`";
-            return Err(ApiError::Job { message: message.to_owned(), code: JOB_LIMIT });
+            let message =
+                "this server has no folder for jobs, and takes none; ask one that `izwi serve` runs";
+            return Err(ApiError::invalid("type", message));
         };
         let folder = WorkFolder::open(folder).map_err(|error| match error {
             WorkError::Busy(folder) => {
