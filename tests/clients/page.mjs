@@ -3,7 +3,7 @@
 // usage: page.mjs PART URL BROWSER RECORDING [NAME ...]
 //
 // PART `real` needs the default TTS model NAME 1, the ASR model NAME 2 of English alone and NAME 3 of many languages, `lexicons` one
-// that saves lexicons and says each byte for as long, `speakers` one that tells speakers apart in files, `recording` one that tells them live,
+// that saves lexicons and says each byte for as long, `jobs` one whose units take a while, `speakers` one that tells speakers apart in files, `recording` one that tells them live,
 // `delete` a model NAME 1 of its store, `key` a server with the key NAME 1, `voices` one
 // whose model NAME 1 clones voices, `empty` one whose default model NAME 1 is not installed, `pull` one that can pull it
 // besides, `converse` a chat model with long answers, `model` any chat model. RECORDING is the microphone. Pictures are written
@@ -15,6 +15,7 @@ import { rm } from "node:fs/promises";
 
 import { WAIT, accessible, browser, everywhere, failure, folder, names, open, overHttp, part, passed, pending, picture, played, recording, reload, shows, tab, tap, text, url } from "./page/harness.mjs";
 import { installs, keeps, themes } from "./page/keeping.mjs";
+import { works } from "./page/jobs.mjs";
 import { distinguishes, listens, recordsSpeakers, translates } from "./page/listening.mjs";
 import { deletes, lists, manages, measures } from "./page/managing.mjs";
 import { speaks, spells } from "./page/speaking.mjs";
@@ -52,6 +53,10 @@ const parts = {
 
   async lexicons(page) {
     await spells(page);
+  },
+
+  async jobs(page) {
+    await works(page);
   },
 
   async speakers(page) {

@@ -29,6 +29,8 @@ BEYOND_THE_SCHEMA = {
     | {"known_speaker_names", "known_speaker_references", "max_speakers", "saved_speakers"},
     "/v1/audio/voices": {"file", "ref_audio", "audio_sample", "text", "model"},
     "/v1/lexicons": {"text", "entries"},
+    # The server of the test takes no jobs.
+    "/v1/jobs": {"type", "input", "file"},
     # The server of the test has no store.
     "/v1/models/{id}": {"model", "id"},
     "/v1/models/{id}/pull": {"model"},

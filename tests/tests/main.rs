@@ -20,6 +20,7 @@ mod ends_of_turns;
 mod examples;
 mod hostile;
 mod installer;
+mod jobs;
 mod kv_swap;
 mod lexicons;
 mod lfm2_audio;

@@ -53,7 +53,7 @@ const NAMES: [&str; 42] = [
     "process_start_time_seconds",
 ];
 /// Series that exist only after something rare.
-const RARE: [&str; 1] = ["izwi_sessions_detached"];
+const RARE: [&str; 3] = ["izwi_jobs", "izwi_jobs_ended_total", "izwi_sessions_detached"];
 const TEXT: &str = "Twenty-two characters.";
 
 #[tokio::test(flavor = "multi_thread")]

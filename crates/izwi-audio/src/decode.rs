@@ -3,6 +3,7 @@
 //! Owns the limits, the errors and the order of the stages. Knows no request and no model.
 
 mod budget;
+mod bytes;
 mod container;
 mod foreign;
 mod opus;
@@ -11,12 +12,14 @@ mod sink;
 mod text;
 mod wav_header;
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use budget::{Budget, ReadMeter};
+use bytes::{Bytes, Memory, OpenFile};
 use pieces::Pieces;
 
 use crate::pcm_format::PcmFormat;
@@ -116,18 +119,54 @@ pub fn decode_watched<B>(
 where
     B: AsRef<[u8]> + Send + Sync + 'static,
 {
-    let bytes = file.as_ref();
-    if bytes.len() > limits.max_bytes {
+    let mut pieces = Pieces::default();
+    let mut keep = |samples: &[f32]| {
+        pieces.extend(samples);
+        ControlFlow::Continue(())
+    };
+    run(Memory(file), format, rate_hz, limits, watch, &mut keep)?;
+    Ok(pieces.into_shared())
+}
+
+/// Takes the samples of a recording block by block, and may end its decoding.
+pub type Blocks<'a> = dyn FnMut(&[f32]) -> ControlFlow<()> + 'a;
+
+/// As [`decode`], of a file that is read while it is decoded: memory holds a block of it at a time. Nobody may change the file
+/// meanwhile.
+///
+/// # Errors
+/// As [`decode`]; [`DecodeError::Stopped`] if `blocks` ended it.
+pub fn decode_blocks(
+    file: File,
+    rate_hz: u32,
+    limits: &DecodeLimits,
+    blocks: &mut Blocks<'_>,
+) -> Result<(), DecodeError> {
+    let file =
+        OpenFile::new(file).map_err(|error| DecodeError::Damaged(format!("it cannot be read: {error}")))?;
+    run(file, None, rate_hz, limits, &mut |_| ControlFlow::Continue(()), blocks)
+}
+
+fn run(
+    file: impl Bytes,
+    format: Option<PcmFormat>,
+    rate_hz: u32,
+    limits: &DecodeLimits,
+    watch: &mut Watch<'_>,
+    blocks: &mut Blocks<'_>,
+) -> Result<(), DecodeError> {
+    let length = file.len();
+    if length > limits.max_bytes {
         return Err(DecodeError::TooLarge { limit: limits.max_bytes });
     }
-    if bytes.is_empty() {
+    if length == 0 {
         return Err(DecodeError::Empty);
     }
     check_rate(rate_hz)?;
-    let budget = Budget::new(bytes.len(), limits.max_duration);
-    let meter = Arc::new(ReadMeter::new(bytes.len()));
+    let budget = Budget::new(length, limits.max_duration);
+    let meter = Arc::new(ReadMeter::new(length));
     let source = open(file, format, &meter)?;
-    let sink = sink::Sink::new(rate_hz, limits.max_duration, budget, watch);
+    let sink = sink::Sink::new(rate_hz, limits.max_duration, budget, watch, blocks);
     // Mutated headers make symphonia 0.6.1 overflow (seen by fuzzing: format-caf demuxer.rs, format-riff common.rs for
     // AIFF, codec-adpcm codec_ms.rs). Builds without overflow checks wrap there; builds with them must not abort.
     let read = AssertUnwindSafe(|| container::read(source, sink));
@@ -136,32 +175,35 @@ where
     });
     // A demuxer may take the error of the meter for the end of the file.
     meter.check()?;
-    result.map(Pieces::into_shared)
+    result
 }
 
 /// The file as a stream, with its header repaired, or the samples of a format with one.
-fn open<B: AsRef<[u8]>>(
-    file: B,
+fn open<B: Bytes>(
+    mut file: B,
     format: Option<PcmFormat>,
     meter: &Arc<ReadMeter>,
 ) -> Result<wav_header::Source<B>, DecodeError> {
-    let bytes = file.as_ref();
+    let meter = Arc::clone(meter);
     if let Some(format) = format {
-        let wav = wav_header::of_pcm(format, bytes.len())?;
-        return Ok(wav_header::Source::new(wav.head, file, wav.body, Arc::clone(meter)));
+        let wav = wav_header::of_pcm(format, file.len())?;
+        return wav_header::Source::new(wav.head, file, wav.body, meter);
     }
-    if let Some(name) = foreign::name(bytes) {
+    let opening = file.part(0, OPENING_BYTES).unwrap_or_default();
+    if let Some(name) = foreign::name(&opening) {
         return Err(DecodeError::UnknownFormat(format!("it is {name}, which is not read")));
     }
-    let meter = Arc::clone(meter);
-    Ok(match wav_header::repair(bytes)? {
+    match wav_header::repair(&mut file)? {
         Some(wav) => wav_header::Source::new(wav.head, file, wav.body, meter),
         None => {
-            let all = 0..bytes.len();
+            let all = 0..file.len();
             wav_header::Source::new(Vec::new(), file, all, meter)
         }
-    })
+    }
 }
+
+/// What tells the container.
+const OPENING_BYTES: usize = 4 << 10;
 
 /// Checks for the sample rates that recordings have; others are a damaged header or an attack on the resampler.
 fn check_rate(rate_hz: u32) -> Result<(), DecodeError> {

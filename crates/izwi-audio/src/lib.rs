@@ -7,6 +7,7 @@ pub mod chunk;
 pub mod decode;
 pub mod encode;
 pub mod opus_packets;
+pub mod parts;
 pub mod pcm;
 pub mod pcm_format;
 pub mod pcm_input;

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use izwi_hub::{IoError, WorkError};
+use izwi_reading::BookError;
+
 /// A failure with a remedy or an exit code of its own.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -49,6 +52,29 @@ pub(crate) fn with_help(message: impl Into<String>, help: impl Into<String>) -> 
 /// An error of usage with its remedy.
 pub(crate) fn usage(message: impl Into<String>, help: impl Into<String>) -> anyhow::Error {
     Failure::Usage { message: message.into(), help: help.into() }.into()
+}
+
+/// A book that cannot be read.
+pub(crate) fn of_book(error: BookError) -> anyhow::Error {
+    match error {
+        BookError::Unusable { message, remedy } => with_help(message, remedy),
+        BookError::Io(error) => error.into(),
+    }
+}
+
+/// A folder of a long piece of work that cannot be opened.
+pub(crate) fn of_work(error: WorkError) -> anyhow::Error {
+    match error {
+        WorkError::Busy(_) => with_help(error.to_string(), "wait for it, stop it, or name another output"),
+        WorkError::Io(error) => error.into(),
+    }
+}
+
+/// What is done of a long piece of work, and cannot be stored.
+pub(crate) fn of_storing(error: IoError) -> anyhow::Error {
+    let (path, source) = (error.path.display(), &error.source);
+    let message = format!("cannot {} {path}: {source}", error.action);
+    with_help(message, "what is done is kept: make room, and give the same command again")
 }
 
 /// The code with which a failed process ends.

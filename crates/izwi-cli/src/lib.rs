@@ -5,7 +5,6 @@
 
 mod address;
 mod audio_file;
-mod book;
 mod build_info;
 mod cli;
 mod commands;
@@ -41,7 +40,6 @@ mod transcription;
 mod transcription_options;
 mod voice_list;
 mod web_socket;
-mod work_folder;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -69,19 +67,4 @@ pub fn read_config(path: &Path, text: &str) -> Result<Vec<String>, Vec<String>> 
         Ok(file) => Ok(file.entries.into_iter().map(lines).collect()),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
     }
-}
-
-/// Reads a book: the headings and paragraphs of its chapters, or why it cannot be read. What a fuzz target calls.
-///
-/// # Errors
-/// A message.
-#[doc(hidden)]
-pub fn read_book(path: &Path) -> Result<Vec<String>, String> {
-    let book = book::read(path).map_err(|error| format!("{error:#}"))?;
-    let blocks = book.chapters.into_iter().flat_map(|chapter| chapter.blocks);
-    let texts = blocks.filter_map(|block| match block {
-        book::Block::Heading(text) | book::Block::Paragraph(text) => Some(text),
-        book::Block::Break => None,
-    });
-    Ok(texts.collect())
 }

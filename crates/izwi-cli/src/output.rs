@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, Result};
+pub(crate) use izwi_types::format_bytes;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -61,21 +62,6 @@ pub(crate) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// A number of bytes with a decimal unit.
-pub(crate) fn format_bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    if count < 1_000 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1_000.0;
-    let mut unit = 0;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1_000.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
 /// Rows as aligned columns, two blanks apart; the last column is not padded.
 pub(crate) fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
@@ -104,21 +90,6 @@ mod tests {
             printable("a\u{1b}]0;title\u{7}b\u{1b}[2J\u{9b}31mc\r\u{8}\u{7f}\0d"),
             "a]0;titleb[2J31mcd"
         );
-    }
-
-    #[test]
-    fn byte_counts_have_units() {
-        for (count, text) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1_000, "1.0 kB"),
-            (999_949, "999.9 kB"),
-            (999_950, "1.0 MB"),
-            (12_345_678, "12.3 MB"),
-            (u64::MAX, "18446744.1 TB"),
-        ] {
-            assert_eq!(format_bytes(count), text);
-        }
     }
 
     #[test]

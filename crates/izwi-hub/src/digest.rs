@@ -49,7 +49,12 @@ pub(crate) fn git_blob(path: &Path) -> Result<String, IoError> {
 
 /// The fingerprint of a file with the contents `bytes`.
 pub(crate) fn of_bytes(bytes: &[u8]) -> Fingerprint {
-    Fingerprint { sha256: hex(&Sha256::digest(bytes)), size: bytes.len() as u64 }
+    Fingerprint { sha256: sha256(bytes), size: bytes.len() as u64 }
+}
+
+/// The SHA-256 of `bytes` in lower-case hex.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(bytes))
 }
 
 fn hex(bytes: &[u8]) -> String {

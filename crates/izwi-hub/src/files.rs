@@ -38,8 +38,24 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> Result<(), IoError> {
     write().map_err(IoError::at("write", &part))
 }
 
+/// Writes a file that its owner alone can read, in a folder that exists. It appears or changes completely or not at all.
+///
+/// # Errors
+/// The disk is full, or the system refuses.
+pub fn write_private(path: &Path, contents: &[u8]) -> Result<(), IoError> {
+    let part = path.with_added_extension("part");
+    let write = || {
+        let mut file = private_file().create(true).truncate(true).open(&part)?;
+        file.write_all(contents)?;
+        // Its name must not survive a power failure that its bytes do not.
+        file.sync_data()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(IoError::at("write", path))
+}
+
 /// Bytes of all files in a folder; unreadable ones count 0.
-pub(crate) fn bytes_in(folder: &Path) -> u64 {
+pub fn folder_bytes(folder: &Path) -> u64 {
     bytes_of(folder, &|_| false)
 }
 
@@ -56,7 +72,10 @@ pub(crate) fn bytes_of(folder: &Path, left_out: &impl Fn(&Path) -> bool) -> u64 
 }
 
 /// Creates a folder that its owner alone can enter. An existing one is closed to others, unless it is not our own.
-pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
+///
+/// # Errors
+/// The system refuses.
+pub fn create_private_folder(folder: &Path) -> Result<(), IoError> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).map_err(IoError::at("create", parent))?;
     }
@@ -71,12 +90,28 @@ pub(crate) fn create_private_folder(folder: &Path) -> Result<(), IoError> {
 }
 
 /// Options to write a file that its owner alone can read.
-pub(crate) fn private_file() -> OpenOptions {
+pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+/// Closes a file to others than its owner.
+///
+/// # Errors
+/// The system refuses.
+pub fn close_file(path: &Path) -> Result<(), IoError> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .map_err(IoError::at("restrict", path))?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -17,7 +17,7 @@ pub struct IoError {
 
 impl IoError {
     /// For `map_err`: adds the action and the path to an [`io::Error`].
-    pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self { action, path, source }
     }

@@ -5,13 +5,14 @@ import { ApiError, read, state } from "./service.js";
 import * as converse from "./converse.js";
 import * as engine from "./engine.js";
 import * as history from "./history.js";
+import * as jobs from "./jobs.js";
 import * as listen from "./listen.js";
 import * as models from "./models.js";
 import { keepForOffline } from "./offline.js";
 import * as speak from "./speak.js";
 import * as voices from "./voices.js";
 
-const pages = { speak, listen, converse, voices, models, history, engine };
+const pages = { speak, listen, converse, voices, models, jobs, history, engine };
 const READ_MS = 5000;
 const BUSY_MS = 700;
 

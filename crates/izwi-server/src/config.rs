@@ -37,6 +37,17 @@ pub struct ServerConfig {
     /// Where traces are exported to; `None` exports none.
     pub traces: Option<Traces>,
 
+    /// Folder of the jobs; `None` takes none.
+    pub jobs: Option<PathBuf>,
+    /// The most jobs, finished ones included; 0 takes none.
+    pub max_jobs: usize,
+    /// The most bytes of all jobs.
+    pub max_jobs_bytes: u64,
+    /// The most bytes of the file that comes with a job.
+    pub max_job_bytes: u64,
+    /// Days that finished jobs are kept; 0 keeps them until they are deleted.
+    pub jobs_keep_days: u64,
+
     /// The weights of the voice activity detector; until the file exists, a detector without weights is used.
     pub vad_weights: Option<PathBuf>,
 
@@ -87,7 +98,7 @@ pub struct ServerConfig {
     pub ping_interval: Duration,
     /// How long requests and sessions may continue after a shutdown was requested.
     pub drain_timeout: Duration,
-    /// The server ends once no connection has been open and no model was pulled for this long; `None` for never.
+    /// The server ends once no connection has been open, no model was pulled and no job waited for this long; `None` for never.
     pub exit_when_idle: Option<Duration>,
 }
 
@@ -180,6 +191,11 @@ impl Default for ServerConfig {
             instance: None,
             access_log: true,
             traces: None,
+            jobs: None,
+            max_jobs: 100,
+            max_jobs_bytes: 20 << 30,
+            max_job_bytes: 2 << 30,
+            jobs_keep_days: 7,
             vad_weights: None,
             max_input_chars: 4_096,
             max_body_bytes: 1 << 20,

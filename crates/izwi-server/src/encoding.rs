@@ -66,6 +66,11 @@ impl OutputFormat {
         Ok(Self { format, sample_rate_hz: format.check(&config).map_err(refused)?, config })
     }
 
+    /// The sample rate and the bit rate that were asked for.
+    pub(crate) fn rates(&self) -> (Option<u32>, Option<u32>) {
+        (self.config.output_rate_hz, self.config.bit_rate)
+    }
+
     /// The encoder of one utterance whose bytes are sent as they come.
     pub fn utterance(&self) -> Result<EncodedUtterance, ApiError> {
         EncodedUtterance::with(self.format, self.config)

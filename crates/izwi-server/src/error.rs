@@ -24,6 +24,11 @@ pub(crate) const NO_LEXICON: &str = "lexicon_not_found";
 pub(crate) const LEXICON_EXISTS: &str = "lexicon_exists";
 pub(crate) const LEXICON_LIMIT: &str = "lexicon_limit";
 
+/// Codes of what cannot be done with jobs.
+pub(crate) const NO_JOB: &str = "job_not_found";
+pub(crate) const JOB_LIMIT: &str = "job_limit";
+pub(crate) const NO_RESULT: &str = "job_not_completed";
+
 /// The most characters of a message, whatever it repeats. Messages cut what they repeat with [`izwi_types::excerpt`].
 const MAX_MESSAGE_CHARS: usize = 1_000;
 
@@ -138,6 +143,17 @@ pub enum ApiError {
         /// The machine-readable code.
         code: &'static str,
     },
+    /// There is no such job, it has no result, or there is no room for it.
+    #[error("{message}")]
+    Job {
+        /// The job or the limit, and the remedy.
+        message: String,
+        /// The machine-readable code.
+        code: &'static str,
+    },
+    /// Another process works on the jobs.
+    #[error("{0}")]
+    JobsElsewhere(&'static str),
     /// A voice of this name exists.
     #[error("{message}")]
     VoiceExists {
@@ -423,6 +439,10 @@ impl ApiError {
             }
             Self::Lexicon { code: NO_LEXICON, .. } => (StatusCode::NOT_FOUND, INVALID, NO_LEXICON),
             Self::Lexicon { code, .. } => (StatusCode::CONFLICT, INVALID, code),
+            Self::Job { code: NO_JOB, .. } => (StatusCode::NOT_FOUND, INVALID, NO_JOB),
+            Self::Job { code: JOB_LIMIT, .. } => (StatusCode::INSUFFICIENT_STORAGE, SERVER, JOB_LIMIT),
+            Self::Job { code, .. } => (StatusCode::CONFLICT, INVALID, code),
+            Self::JobsElsewhere(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, "jobs_elsewhere"),
             Self::VoiceExists { .. } => (StatusCode::CONFLICT, INVALID, "voice_exists"),
             Self::VoicesFull { .. } => (StatusCode::CONFLICT, INVALID, "voice_limit"),
             Self::Overloaded { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded"),
@@ -503,7 +523,7 @@ impl ApiError {
                 Some((retry_after.as_secs_f64().ceil() as u64).max(1))
             }
             // A failed load is tried again, and so is a failed engine.
-            Self::ModelUnavailable(_) => Some(LOADING_RETRY_S),
+            Self::ModelUnavailable(_) | Self::JobsElsewhere(_) => Some(LOADING_RETRY_S),
             Self::ModelLoading(_) | Self::NotReady { .. } => Some(LOADING_RETRY_S),
             Self::NoRoom { may_fit_later: true, .. } => Some(LOADING_RETRY_S),
             Self::FirstAudioTimeout(seconds) => Some(*seconds),
@@ -521,6 +541,8 @@ impl ApiError {
             Self::Overloaded { by_engine: true, .. } => return,
             Self::UpstreamRefused(_) | Self::UpstreamDown { .. } | Self::UpstreamFailed(_) => return,
             Self::Overloaded { .. } | Self::NoRoom { .. } => "overloaded",
+            Self::Job { code: JOB_LIMIT, .. } | Self::JobsElsewhere(_) => "overloaded",
+            Self::Job { code: NO_JOB, .. } => "not_found",
             Self::Draining => "draining",
             Self::ModelLoading(_) | Self::ModelRestarting { .. } | Self::ModelNotLoaded(_) => "loading",
             Self::Unauthorized

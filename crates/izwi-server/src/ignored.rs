@@ -33,6 +33,16 @@ impl IgnoredFields {
         }
     }
 
+    /// Takes a field out that somebody else reads.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// Adds the fields that another part of the request ignores.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Keeps what `other` ignores too: both were read from the same object.
     pub(crate) fn keep_common(&mut self, other: &Self) {
         let ignores = |all: &BTreeSet<String>, name: &str| {

@@ -20,6 +20,7 @@ pub mod extract;
 mod graceful_close;
 mod held_body;
 pub mod ignored;
+mod jobs;
 mod json_size;
 pub mod late_key;
 pub mod lexicons;
@@ -46,6 +47,7 @@ pub mod transcription;
 pub mod turns;
 pub mod upload;
 pub mod voices;
+mod worker;
 pub mod ws;
 
 pub use access::{

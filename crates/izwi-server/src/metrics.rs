@@ -48,6 +48,16 @@ pub(crate) fn move_detached(by: f64) {
     gauge!("izwi_sessions_detached").increment(by);
 }
 
+/// Shows how many jobs there are of a status.
+pub(crate) fn set_jobs(status: &'static str, count: usize) {
+    gauge!("izwi_jobs", "status" => status).set(count as f64);
+}
+
+/// Counts a job that has ended.
+pub(crate) fn count_job(kind: &'static str, status: &'static str) {
+    counter!("izwi_jobs_ended_total", "type" => kind, "status" => status).increment(1);
+}
+
 /// Counts an interruption by the listener.
 pub fn count_interrupt(task: Task) {
     counter!("izwi_interrupts_total", "task" => task.name()).increment(1);
@@ -93,6 +103,7 @@ impl Recorder {
         describe_models();
         describe_connections();
         describe_sessions();
+        describe_jobs();
         describe_process();
         Ok(Self { handle })
     }
@@ -140,6 +151,14 @@ fn describe_sessions() {
         "WebSocket sessions whose connection was lost and may come back"
     );
     describe_counter!("izwi_interrupts_total", "Interruptions by listeners, by task");
+}
+
+fn describe_jobs() {
+    describe_gauge!("izwi_jobs", "Jobs that are kept, by status: queued, running, completed or failed");
+    describe_counter!(
+        "izwi_jobs_ended_total",
+        "Jobs that have ended, by type and status: completed, failed or cancelled"
+    );
 }
 
 fn describe_process() {

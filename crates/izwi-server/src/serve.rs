@@ -35,6 +35,7 @@ use crate::peer::{Client, Peer};
 use crate::registry::Registry;
 use crate::routes::router;
 use crate::state::AppState;
+use crate::worker;
 
 /// Interval of maintenance of the metrics recorder and of unused models.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
@@ -111,7 +112,11 @@ pub async fn serve(
         // Requests that still wait for an engine get an error before their connection closes.
         state.registry().close();
     };
+    let worker = config.jobs.is_some().then(|| tokio::spawn(worker::run(state.clone())));
     server.run(listeners, draining).await;
+    if let Some(worker) = worker {
+        worker.abort();
+    }
     Ok(())
 }
 
@@ -194,7 +199,7 @@ impl Server {
     /// Whether no connection was open and no model was pulled for the configured time.
     fn has_been_idle(&mut self) -> bool {
         let Some(limit) = self.exit_when_idle else { return false };
-        if !self.connections.is_empty() || self.state.pulls().is_running() {
+        if !self.connections.is_empty() || self.state.pulls().is_running() || self.state.jobs().is_active() {
             self.idle_since = None;
             return false;
         }

@@ -215,6 +215,18 @@ impl ResolvedSpeechOptions {
         engine.profile().info.appends_text && !self.has_transcript && !is_whole
     }
 
+    /// What the sound of a text depends on beside the text.
+    pub(crate) fn fingerprint(&self, engine: &Engine) -> String {
+        let (profile, template) = (engine.profile(), &self.template);
+        let voice = match &template.reference {
+            Some(VoiceInput::Pack(pack)) => izwi_hub::sha256(pack),
+            Some(recording) => izwi_hub::sha256(format!("{recording:?}")),
+            None => String::new(),
+        };
+        let model = format!("{} {} {:?}", profile.model, profile.device, profile.precision);
+        format!("{} {model} {:?} {:?} {voice}", env!("CARGO_PKG_VERSION"), template.voice, template.options)
+    }
+
     /// Name of the voice for clients.
     pub(crate) fn voice_name(&self) -> &str {
         &self.voice_name

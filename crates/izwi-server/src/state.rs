@@ -14,6 +14,7 @@ use crate::access::{AccessRules, ApiKey, ClientSecrets, KeyThrottle, Tickets};
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::ignored::IgnoredLog;
+use crate::jobs::Jobs;
 use crate::metrics::Recorder;
 use crate::pulls::Pulls;
 use crate::record;
@@ -44,6 +45,7 @@ struct Inner {
     ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
     pulls: Pulls,
+    jobs: Arc<Jobs>,
     vad: OnceLock<VadModel>,
     draining: watch::Sender<bool>,
     started_at: Instant,
@@ -76,6 +78,7 @@ impl AppState {
             uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
             pulls: Pulls::new(config.store.clone()),
+            jobs: Arc::new(Jobs::new(&config)),
             vad: OnceLock::new(),
             config,
             registry,
@@ -171,6 +174,11 @@ impl AppState {
     /// The model store, and the pulls from it.
     pub(crate) fn pulls(&self) -> &Pulls {
         &self.inner.pulls
+    }
+
+    /// The jobs.
+    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
+        &self.inner.jobs
     }
 
     /// A model that speaks a language, if the store knows one. Reads the disk.

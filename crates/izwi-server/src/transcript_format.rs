@@ -100,6 +100,16 @@ impl TranscriptFormat {
         FORMATS.iter().find(|(_, format, _)| *format == self).map_or("", |(.., media_type)| media_type)
     }
 
+    /// Extension of a file in this format.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Text => "txt",
+            Self::Srt => "srt",
+            Self::Vtt => "vtt",
+            Self::Json | Self::VerboseJson | Self::DiarizedJson => "json",
+        }
+    }
+
     /// Writes a transcript in this format.
     pub fn render(self, finished: &FinishedTranscript<'_>) -> Result<String, serde_json::Error> {
         let FinishedTranscript { transcript, task, duration_s, with_words, extras } = *finished;

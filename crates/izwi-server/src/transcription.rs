@@ -112,9 +112,13 @@ impl CheckedRequest {
         })
     }
 
-    /// What a plain JSON transcript has besides its text. Models of a name that is billed by tokens tell tokens.
+    /// What a plain JSON transcript has besides its text.
     pub(crate) fn extras(&self, stats: &RequestStats) -> JsonExtras {
-        let tokens = TokenUsage { input: stats.prompt_tokens, output: stats.generated_tokens };
+        self.extras_of(TokenUsage { input: stats.prompt_tokens, output: stats.generated_tokens })
+    }
+
+    /// The same of a transcript that took these tokens. Models of a name that is billed by tokens tell them.
+    pub(crate) fn extras_of(&self, tokens: TokenUsage) -> JsonExtras {
         JsonExtras {
             logprobs: self.options.logprobs(),
             languages: self.model.as_deref().is_some_and(tells_languages),

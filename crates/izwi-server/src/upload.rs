@@ -36,7 +36,7 @@ pub use fields::{RecordingFields, TextPart, parse, parse_bool};
 pub use memory::UploadMemory;
 
 /// The most parts of a form.
-const MAX_PARTS: usize = 64;
+pub(crate) const MAX_PARTS: usize = 64;
 
 /// A recording, and the field that carried it.
 #[derive(Debug, Clone, PartialEq)]
@@ -337,7 +337,7 @@ async fn read_form<F: RecordingFields>(request: Request, state: &AppState) -> Re
     let (texts, mut seen) = (F::texts(), BTreeSet::new());
     let mut file: Option<(&'static str, Bytes)> = None;
     let mut parts = 0;
-    while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error, limit))? {
+    while let Some(mut field) = form.next_field().await.map_err(|error| form_error(&error, limit))? {
         parts += 1;
         if parts > MAX_PARTS {
             return Err(ApiError::MalformedForm(format!("it has more than {MAX_PARTS} parts")));
@@ -398,14 +398,14 @@ fn counted(request: Request, memory: &Arc<Mutex<UploadMemory>>) -> Request {
 
 /// The bytes of a part, at most `limit`, of a form of at most `whole`. `recording` is the part's name if it is the
 /// recording.
-async fn collect(
+pub(crate) async fn collect(
     field: &mut Field<'_>,
     recording: Option<&'static str>,
     limit: usize,
     whole: usize,
 ) -> Result<Bytes, ApiError> {
     let mut bytes = BytesMut::new();
-    while let Some(chunk) = field.chunk().await.map_err(|error| broken(&error, whole))? {
+    while let Some(chunk) = field.chunk().await.map_err(|error| form_error(&error, whole))? {
         if bytes.len() + chunk.len() > limit {
             let name = field.name().unwrap_or_default();
             return Err(match recording {
@@ -422,7 +422,7 @@ fn unreadable(error: &axum::Error) -> ApiError {
     if is_slow(error) { ApiError::RequestTimeout } else { ApiError::UnreadableBody(error.to_string()) }
 }
 
-fn broken(error: &MultipartError, limit: usize) -> ApiError {
+pub(crate) fn form_error(error: &MultipartError, limit: usize) -> ApiError {
     if is_slow(error) {
         return ApiError::RequestTimeout;
     }

@@ -3,6 +3,7 @@
 //! Must not know tensors, an async runtime or a wire format.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod chunking_strategy;
 mod conversation;
 mod device;
@@ -26,6 +27,7 @@ mod turn_ends;
 mod voice;
 mod work;
 
+pub use bytes::format_bytes;
 pub use chunking_strategy::{ChunkingStrategy, SpeechDetection, VadFields};
 pub use conversation::{Emission, Message, Tool, ToolCall, ToolChoice, Turn};
 pub use device::DeviceChoice;

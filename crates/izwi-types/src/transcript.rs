@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// The transcript of a recording.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Transcript {
@@ -22,7 +24,7 @@ impl Transcript {
 }
 
 /// A stretch of speech, about a sentence.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
     /// Start of the window it was decoded in, in seconds from the start of the recording.
     pub window_start_s: f64,
@@ -89,7 +91,7 @@ pub fn revise_turns(turns: &mut Vec<Segment>, told: impl IntoIterator<Item = Seg
 }
 
 /// A text token of a transcript and its log-probability.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// Bytes of its text: not always whole characters. Those of all tokens of a segment concatenate to its text.
     pub bytes: Vec<u8>,
@@ -105,7 +107,7 @@ impl TokenLogprob {
 }
 
 /// One word with its times.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Word {
     /// The word with its punctuation and leading space.
     pub text: String,

@@ -14,7 +14,7 @@ const AXE = await readFile(require.resolve("axe-core/axe.min.js"), "utf8");
 
 export const [part, url, program, recording, ...names] = process.argv.slice(2);
 const pictures = process.env.IZWI_PICTURES;
-const TABS = ["speak", "listen", "converse", "voices", "models", "history", "engine"];
+const TABS = ["speak", "listen", "converse", "voices", "models", "jobs", "history", "engine"];
 export const DESKTOP = { viewport: { width: 1180, height: 860 }, colorScheme: "light" };
 export const PHONE = { viewport: { width: 390, height: 844 }, colorScheme: "dark", isMobile: true, hasTouch: true };
 export const WAIT = { timeout: 60_000 };

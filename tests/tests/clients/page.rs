@@ -135,6 +135,15 @@ async fn the_page_deletes_a_model_once_its_name_is_written() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_page_begins_jobs_and_tells_how_far_they_are() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let jobs = folder.path().join("jobs");
+    let mut setup = Setup::units("page-jobs").server(|server| server.jobs = Some(jobs));
+    setup.model.step_time = Duration::from_millis(40);
+    check(&setup.start().await?, "jobs", &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_page_asks_for_the_key() -> Result<()> {
     let setup = Setup::units("keyed-page").server(|server| server.api_key = Some(KEY.to_owned()));
     check(&setup.start().await?, "key", &[KEY]).await

@@ -10,8 +10,8 @@ use symphonia::core::io::MediaSourceStream;
 use symphonia::core::packet::Packet;
 use symphonia::default::{register_enabled_codecs, register_enabled_formats};
 
+use super::bytes::Bytes;
 use super::opus::OpusStream;
-use super::pieces::Pieces;
 use super::sink::Sink;
 use super::wav_header::Source;
 use super::{DecodeError, check_channels, check_rate};
@@ -22,9 +22,9 @@ const MAX_PROBE_BYTES: u32 = 64 * 1024;
 const TOLERATED_FAILURES: usize = 100;
 
 /// Decodes the first audio track of `source` into `sink`.
-pub(super) fn read<B>(source: Source<B>, mut sink: Sink<'_>) -> Result<Pieces, DecodeError>
+pub(super) fn read<B>(source: Source<B>, mut sink: Sink<'_>) -> Result<(), DecodeError>
 where
-    B: AsRef<[u8]> + Send + Sync + 'static,
+    B: Bytes,
 {
     let mut format = open(source)?;
     let mut track = Track::of(format.as_mut())?;
@@ -88,7 +88,7 @@ impl PacketCounts {
 
 fn open<B>(source: Source<B>) -> Result<Box<dyn FormatReader>, DecodeError>
 where
-    B: AsRef<[u8]> + Send + Sync + 'static,
+    B: Bytes,
 {
     let opening: Vec<String> = source.opening().iter().map(|b| format!("{b:02x}")).collect();
     let options = ProbeOptions { max_probe_depth: MAX_PROBE_BYTES, ..ProbeOptions::default() };

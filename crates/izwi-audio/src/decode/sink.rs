@@ -4,8 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::budget::Budget;
-use super::pieces::Pieces;
-use super::{DecodeError, Watch, check_channels, check_rate};
+use super::{Blocks, DecodeError, Watch, check_channels, check_rate};
 use crate::pcm::bounded;
 use crate::resample::Resampler;
 
@@ -25,7 +24,8 @@ pub(super) struct Sink<'a> {
     mono: Vec<f32>,
     /// Output that `out` has not taken yet.
     resampled: Vec<f32>,
-    out: Pieces,
+    out: &'a mut Blocks<'a>,
+    is_empty: bool,
 }
 
 impl<'a> Sink<'a> {
@@ -34,6 +34,7 @@ impl<'a> Sink<'a> {
         max_duration: Duration,
         budget: Budget,
         watch: &'a mut Watch<'b>,
+        out: &'a mut Blocks<'b>,
     ) -> Self {
         Self {
             rate_hz,
@@ -45,7 +46,8 @@ impl<'a> Sink<'a> {
             is_resampling: false,
             mono: Vec::new(),
             resampled: Vec::new(),
-            out: Pieces::default(),
+            out,
+            is_empty: true,
         }
     }
 
@@ -84,9 +86,9 @@ impl<'a> Sink<'a> {
     }
 
     /// All samples, at the output rate.
-    pub(super) fn finish(mut self) -> Result<Pieces, DecodeError> {
+    pub(super) fn finish(mut self) -> Result<(), DecodeError> {
         self.flush()?;
-        if self.out.is_empty() { Err(DecodeError::Empty) } else { Ok(self.out) }
+        if self.is_empty { Err(DecodeError::Empty) } else { Ok(()) }
     }
 
     /// Puts the resampler of a rate at the end of the list. One that was in use for another rate gives its rest.
@@ -133,9 +135,10 @@ impl<'a> Sink<'a> {
         self.watch(self.resampled.len())?;
         // The filter of the resampler may overshoot full scale.
         self.resampled.iter_mut().for_each(|s| *s = bounded(*s));
-        self.out.extend(&self.resampled);
+        let goes_on = (self.out)(&self.resampled);
+        self.is_empty = false;
         self.resampled.clear();
-        Ok(())
+        if goes_on.is_break() { Err(DecodeError::Stopped) } else { Ok(()) }
     }
 
     fn watch(&mut self, samples: usize) -> Result<(), DecodeError> {

@@ -46,7 +46,7 @@ fn file(name: &str) -> &'static [u8] {
     TONES.iter().chain(OTHERS).find(|(n, _)| *n == name).unwrap().1
 }
 
-fn run(bytes: &[u8]) -> Result<Vec<f32>, DecodeError> {
+fn samples_of(bytes: &[u8]) -> Result<Vec<f32>, DecodeError> {
     decode(bytes.to_vec(), 16_000, &LIMITS)
 }
 
@@ -82,15 +82,15 @@ fn every_format_decodes_to_its_tone() {
         }
     }
     for name in ["tone.mp3", "tone.ogg", "tone.opus", "tone.flac", "tone-alac.m4a"] {
-        assert_eq!(run(file(name)).unwrap().len(), 16_000, "{name} removes its padding");
+        assert_eq!(samples_of(file(name)).unwrap().len(), 16_000, "{name} removes its padding");
     }
 }
 
 #[test]
 fn opus_speech_equals_libopus() {
     const REFERENCE: usize = 9_600;
-    let ours = run(file("speech-silk.opus")).unwrap();
-    let reference = run(file("speech-silk.reference.flac")).unwrap();
+    let ours = samples_of(file("speech-silk.opus")).unwrap();
+    let reference = samples_of(file("speech-silk.reference.flac")).unwrap();
     assert_eq!((ours.len(), reference.len()), (19_200, REFERENCE));
     let ours = &ours[..REFERENCE - 100];
     let power = |signal: &mut dyn Iterator<Item = f32>| signal.map(|s| f64::from(s).powi(2)).sum::<f64>();
@@ -102,7 +102,7 @@ fn opus_speech_equals_libopus() {
 #[test]
 fn speech_is_found_and_silence_is_not() {
     let mut samples = vec![0.0; 32_000];
-    samples.extend(run(file("speech-silk.opus")).unwrap());
+    samples.extend(samples_of(file("speech-silk.opus")).unwrap());
     samples.extend([0.0; 32_000]);
     let quiet: Vec<f32> = samples.iter().map(|s| s * 0.005).collect();
     for signal in [samples, quiet] {
@@ -126,11 +126,11 @@ fn unsupported_formats_are_named() {
         (&wav(Fmt { tag: 0x55, ..PCM16 }, &[0; 400]), "codec 0x0055"),
         (&wav(Fmt { bits: 64, ..PCM16 }, &[0; 400]), "64 bits"),
     ] {
-        let error = run(bytes).unwrap_err();
+        let error = samples_of(bytes).unwrap_err();
         let named = error.to_string().contains(part);
         assert!(matches!(error, DecodeError::UnknownFormat(_)) && named, "{error}");
     }
-    assert_eq!(run(b""), Err(DecodeError::Empty));
+    assert_eq!(samples_of(b""), Err(DecodeError::Empty));
 }
 
 #[derive(Clone, Copy)]
@@ -181,7 +181,7 @@ fn ramp16() -> Vec<u8> {
 }
 
 fn check_ramp(bytes: &[u8], tolerance: f32, what: &str) {
-    let out = run(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let out = samples_of(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(out.len(), 400, "{what}");
     for (got, want) in out.iter().zip(ramp()) {
         assert!((got - want).abs() <= tolerance, "{what}: {got} for {want}");
@@ -213,9 +213,9 @@ fn every_sample_type_of_wav() {
         check_ramp(&file, tolerance, &format!("extensible {tag} {bits}"));
     }
     // Codes and values: ITU-T G.711, tables 1a and 2a, at 16 bits.
-    let a_law = run(&wav(Fmt { tag: 6, bits: 8, ..PCM16 }, &[0xd5, 0x55, 0xaa, 0x2a])).unwrap();
+    let a_law = samples_of(&wav(Fmt { tag: 6, bits: 8, ..PCM16 }, &[0xd5, 0x55, 0xaa, 0x2a])).unwrap();
     assert_eq!(a_law, [8.0, -8.0, 32256.0, -32256.0].map(|s: f32| s / 32768.0));
-    let mu_law = run(&wav(Fmt { tag: 7, bits: 8, ..PCM16 }, &[0xff, 0x80, 0x00])).unwrap();
+    let mu_law = samples_of(&wav(Fmt { tag: 7, bits: 8, ..PCM16 }, &[0xff, 0x80, 0x00])).unwrap();
     assert_eq!(mu_law, [0.0, 32124.0, -32124.0].map(|s: f32| s / 32768.0));
 }
 
@@ -240,7 +240,7 @@ fn irregular_headers_are_repaired() {
     {
         check_ramp(&with_size(riff_size, data_size), 1e-4, &format!("sizes {riff_size} {data_size}"));
     }
-    assert_eq!(run(&with_size(836, 200)).unwrap().len(), 100, "a shorter chunk ends the samples");
+    assert_eq!(samples_of(&with_size(836, 200)).unwrap().len(), 100, "a shorter chunk ends the samples");
     let mut rf64 = with_size(u32::MAX, u32::MAX);
     rf64[..4].copy_from_slice(b"RF64");
     check_ramp(&rf64, 1e-4, "rf64");
@@ -249,7 +249,7 @@ fn irregular_headers_are_repaired() {
     let many: Vec<u8> = ramp16().chunks(2).flat_map(|s| s.repeat(18)).collect();
     check_ramp(&wav(Fmt { channels: 18, ..PCM16 }, &many), 1e-4, "18 channels");
     for empty in [wav(PCM16, &[]), wav(PCM16, &[1]), riff(&[f.clone(), chunk(b"data", &[]), list])] {
-        assert_eq!(run(&empty), Err(DecodeError::Empty));
+        assert_eq!(samples_of(&empty), Err(DecodeError::Empty));
     }
 }
 
@@ -257,7 +257,7 @@ fn irregular_headers_are_repaired() {
 fn floats_are_clamped_and_made_finite() {
     let floats = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 7.0, -7.0, 0.25];
     let data: Vec<u8> = floats.iter().flat_map(|s| s.to_le_bytes()).collect();
-    let out = run(&wav(Fmt { tag: 3, bits: 32, ..PCM16 }, &data)).unwrap();
+    let out = samples_of(&wav(Fmt { tag: 3, bits: 32, ..PCM16 }, &data)).unwrap();
     assert_eq!(out, [0.0, 0.0, 0.0, 1.0, -1.0, 0.25]);
     let out = decode(wav(Fmt { tag: 3, bits: 32, ..PCM16 }, &data.repeat(500)), 44_100, &LIMITS).unwrap();
     assert!(out.iter().all(|s| s.abs() <= 1.0));
@@ -273,7 +273,7 @@ fn invalid_rates_and_channel_counts_are_named() {
         (Fmt { channels: 33, ..PCM16 }, "33 channels"),
         (Fmt { channels: u16::MAX, ..PCM16 }, "65535 channels"),
     ] {
-        let error = run(&wav(f, &[0; 1000])).unwrap_err();
+        let error = samples_of(&wav(f, &[0; 1000])).unwrap_err();
         assert!(matches!(&error, DecodeError::Damaged(what) if what.contains(part)), "{error}");
     }
     for rate_hz in [0, 999, 768_001] {
@@ -293,7 +293,7 @@ fn limits_hold_while_decoding() {
     assert_eq!(decode(file("tone.flac"), 16_000, &tight(1 << 20, 1000)).unwrap().len(), 16_000);
     // A megabyte of 8-bit samples at 1 kHz is 17 minutes.
     let slow = wav(Fmt { rate_hz: 1000, bits: 8, ..PCM16 }, &vec![128; 1_000_000]);
-    assert_eq!(run(&slow), Err(DecodeError::TooLong { limit_s: 10 }));
+    assert_eq!(samples_of(&slow), Err(DecodeError::TooLong { limit_s: 10 }));
 }
 
 const SILENCE: Silence = Silence { rate_hz: 48_000, channels: 1, block: 4_800, frames: 1 };
@@ -306,8 +306,8 @@ fn links(count: usize, rates: &[u32]) -> Vec<Silence> {
 
 #[test]
 fn generated_files_decode() {
-    assert_eq!(run(&silent_flac(Silence { frames: 7, ..SILENCE })).unwrap().len(), 11_200);
-    assert_eq!(run(&chained_ogg(&links(1, &[48_000]))).unwrap().len(), 1_600);
+    assert_eq!(samples_of(&silent_flac(Silence { frames: 7, ..SILENCE })).unwrap().len(), 11_200);
+    assert_eq!(samples_of(&chained_ogg(&links(1, &[48_000]))).unwrap().len(), 1_600);
 }
 
 #[test]
@@ -331,10 +331,10 @@ fn the_work_of_a_file_is_bounded_by_its_size_and_the_longest_recording() {
     // Nine seconds of eight channels at the highest rate of FLAC, in 6 kB.
     let wide = silent_flac(Silence { rate_hz: 655_350, channels: 8, block: u16::MAX, frames: 90 });
     assert!(wide.len() < 7_000, "{} bytes", wide.len());
-    let error = run(&wide).unwrap_err();
+    let error = samples_of(&wide).unwrap_err();
     assert!(matches!(&error, DecodeError::TooComplex(what) if what.contains("samples")), "{error}");
     let usual = silent_flac(Silence { rate_hz: 96_000, channels: 2, block: 9_600, frames: 99 });
-    assert_eq!(run(&usual).unwrap().len(), 158_400);
+    assert_eq!(samples_of(&usual).unwrap().len(), 158_400);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_transport_stream_is_not_taken_for_its_audio() {
         stream.extend(payload);
         stream.resize(188 * (index + 1), 0xff);
     }
-    let error = run(&stream).unwrap_err();
+    let error = samples_of(&stream).unwrap_err();
     assert!(matches!(&error, DecodeError::UnknownFormat(what) if what.contains("MPEG-TS")), "{error}");
     assert!(error.to_string().contains("send wav"), "{error}");
 }
@@ -380,7 +380,7 @@ fn damaged_packets_are_skipped() {
         let mut bytes = file(name).to_vec();
         let middle = bytes.len() / 2;
         bytes[middle..middle + 40].fill(0x5a);
-        match run(&bytes) {
+        match samples_of(&bytes) {
             Ok(samples) => assert!(samples.len() >= expect, "{name}: {}", samples.len()),
             Err(error) => assert_eq!(expect, 1, "{name}: {error}"),
         }
@@ -392,7 +392,7 @@ fn every_truncation_gives_a_result() {
     for (name, bytes) in TONES.iter().chain(OTHERS) {
         let step = if bytes.len() > 8000 { 37 } else { 7 };
         for length in (0..bytes.len()).filter(|l| *l < 600 || l % step == 0) {
-            match run(&bytes[..length]) {
+            match samples_of(&bytes[..length]) {
                 Ok(samples) => assert!(!samples.is_empty() && samples.len() < 17_000, "{name} at {length}"),
                 Err(DecodeError::TooLarge { .. } | DecodeError::TooLong { .. } | DecodeError::Base64(_)) => {
                     panic!("{name} at {length}")
@@ -402,7 +402,7 @@ fn every_truncation_gives_a_result() {
         }
     }
     for length in 0..844 {
-        let _ = run(&wav(PCM16, &ramp16())[..length]);
+        let _ = samples_of(&wav(PCM16, &ramp16())[..length]);
     }
 }
 
@@ -444,7 +444,7 @@ proptest! {
     ) {
         let mut bytes = TONES.iter().chain(OTHERS).nth(which).unwrap().1.to_vec();
         mutate(&mut bytes, &edits);
-        if let Ok(samples) = run(&bytes) {
+        if let Ok(samples) = samples_of(&bytes) {
             prop_assert!(samples.iter().all(|s| s.is_finite() && s.abs() <= 1.0));
         }
     }
@@ -457,7 +457,7 @@ proptest! {
     ) {
         let mut bytes = wav(Fmt { tag, bits, channels: 2, ..PCM16 }, &ramp16());
         mutate(&mut bytes, &edits);
-        let _ = run(&bytes);
+        let _ = samples_of(&bytes);
     }
 
     #[test]
@@ -468,7 +468,7 @@ proptest! {
         ]),
         bytes in prop::collection::vec(any::<u8>(), 0..3000),
     ) {
-        let _ = run(&[magic, &bytes].concat());
+        let _ = samples_of(&[magic, &bytes].concat());
     }
 }
 
@@ -495,4 +495,24 @@ fn samples_without_a_header_are_those_of_their_stream() {
         assert!(matches!(decode(bytes.clone(), PcmEncoding::S16Le, rate_hz), Err(DecodeError::Damaged(_))));
     }
     assert!(decode(vec![0; 1 << 21], PcmEncoding::MuLaw, 8_000).is_err());
+}
+
+#[test]
+fn a_file_in_blocks_has_the_samples_of_one_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in TONES {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let (mut samples, mut blocks) = (Vec::new(), 0);
+        let mut keep = |block: &[f32]| {
+            samples.extend_from_slice(block);
+            blocks += 1;
+            ControlFlow::Continue(())
+        };
+        decode_blocks(std::fs::File::open(&path).unwrap(), 16_000, &LIMITS, &mut keep).unwrap();
+        assert!(samples == samples_of(bytes).unwrap() && blocks > 1, "{name}: {blocks} blocks");
+        let mut stop = |_: &[f32]| ControlFlow::Break(());
+        let stopped = decode_blocks(std::fs::File::open(&path).unwrap(), 16_000, &LIMITS, &mut stop);
+        assert_eq!(stopped, Err(DecodeError::Stopped), "{name}");
+    }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use symphonia::core::io::MediaSource;
 
 use super::budget::ReadMeter;
+use super::bytes::Bytes;
 use super::{DecodeError, check_channels, check_rate};
 use crate::pcm_format::{PcmEncoding, PcmFormat};
 
@@ -34,6 +35,8 @@ impl Wav {
 
 /// `fmt ` chunks have 16, 18, 40 or (ADPCM) 50 bytes.
 const MAX_FORMAT_BYTES: usize = 1024;
+/// The most chunks before the samples.
+const MAX_CHUNKS: usize = 100_000;
 /// The end of the GUID of the extensible sub-format, the same for every tag.
 /// <https://learn.microsoft.com/en-us/windows-hardware/drivers/audio/extensible-wave-format-descriptors>
 const GUID_TAIL: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
@@ -52,9 +55,10 @@ mod tag {
 ///
 /// The length of the `data` chunk is used if the file has as many bytes; otherwise, and for 0 and 2³² − 1, the samples
 /// extend to the end of the file. Bytes after the chunk are not audio and are dropped.
-pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
-    let is_wav = file.len() >= 12 && &file[8..12] == b"WAVE";
-    match file.get(..4) {
+pub(super) fn repair(file: &mut impl Bytes) -> Result<Option<Wav>, DecodeError> {
+    let opening = part(file, 0, 12)?;
+    let is_wav = opening.get(8..) == Some(b"WAVE");
+    match opening.get(..4) {
         Some(b"RIFF" | b"RF64" | b"BW64") if is_wav => {}
         Some(b"RIFX") if is_wav => {
             return Err(DecodeError::UnknownFormat("big-endian wav, RIFX".to_owned()));
@@ -62,7 +66,7 @@ pub(super) fn repair(file: &[u8]) -> Result<Option<Wav>, DecodeError> {
         _ => return Ok(None),
     }
     let (format, body) = chunks(file)?;
-    let format = strict_format(format)?;
+    let format = strict_format(&format)?;
     Ok(Some(Wav::new(&format, body)))
 }
 
@@ -87,21 +91,25 @@ pub(super) fn of_pcm(format: PcmFormat, bytes: usize) -> Result<Wav, DecodeError
 }
 
 /// The bytes of `fmt ` and the range of the samples, in any order.
-fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
+fn chunks(file: &mut impl Bytes) -> Result<(Vec<u8>, Range<usize>), DecodeError> {
     let (mut at, mut format, mut data, mut long_data) = (12, None, None, None);
-    while let Some(header) = file.get(at..at + 8) {
+    for _ in 0..MAX_CHUNKS {
+        let header = part(file, at, 8)?;
+        if header.len() < 8 {
+            break;
+        }
         let start = at + 8;
-        let claimed = le_u32(header, 4).unwrap_or_default();
+        let claimed = le_u32(&header, 4).unwrap_or_default();
         let left = file.len() - start;
         let held = (claimed as usize).min(left);
         match &header[..4] {
-            b"fmt " => format = Some(&file[start..start + held]),
-            b"ds64" => long_data = file.get(start + 8..start + 16).and_then(|b| b.try_into().ok()),
+            b"fmt " => format = Some(part(file, start, held.min(MAX_FORMAT_BYTES))?),
+            b"ds64" => long_data = part(file, start + 8, 8)?.try_into().ok(),
             b"data" => {
                 let long = long_data.map(u64::from_le_bytes).and_then(|n| usize::try_from(n).ok());
                 let length = match claimed {
                     u32::MAX => long.filter(|&n| n > 0 && n <= left).unwrap_or(left),
-                    0 if is_chunk_header(&file[start..]) => 0,
+                    0 if is_chunk_header(&part(file, start, 4)?) => 0,
                     0 => left,
                     _ => held,
                 };
@@ -121,6 +129,10 @@ fn chunks(file: &[u8]) -> Result<(&[u8], Range<usize>), DecodeError> {
         (None, _) => Err(DecodeError::Damaged("the wav has no fmt chunk".to_owned())),
         (_, None) => Err(DecodeError::Damaged("the wav has no data chunk".to_owned())),
     }
+}
+
+fn part(file: &mut impl Bytes, at: usize, count: usize) -> Result<Vec<u8>, DecodeError> {
+    file.part(at, count).map_err(|error| DecodeError::Damaged(format!("it cannot be read: {error}")))
 }
 
 /// Whether `bytes` start with a chunk that writers put after the samples.
@@ -189,14 +201,22 @@ fn le_u32(bytes: &[u8], at: usize) -> Option<u32> {
 pub(super) struct Source<B> {
     head: Vec<u8>,
     file: B,
+    /// The first bytes of the file.
+    opening: Vec<u8>,
     body: Range<usize>,
     at: u64,
     meter: Arc<ReadMeter>,
 }
 
-impl<B: AsRef<[u8]>> Source<B> {
-    pub(super) fn new(head: Vec<u8>, file: B, body: Range<usize>, meter: Arc<ReadMeter>) -> Self {
-        Self { head, file, body, at: 0, meter }
+impl<B: Bytes> Source<B> {
+    pub(super) fn new(
+        head: Vec<u8>,
+        mut file: B,
+        body: Range<usize>,
+        meter: Arc<ReadMeter>,
+    ) -> Result<Self, DecodeError> {
+        let opening = part(&mut file, 0, 4)?;
+        Ok(Self { head, file, opening, body, at: 0, meter })
     }
 
     fn len(&self) -> u64 {
@@ -205,30 +225,34 @@ impl<B: AsRef<[u8]>> Source<B> {
 
     /// The first bytes of the file, for error messages.
     pub(super) fn opening(&self) -> &[u8] {
-        let file = self.file.as_ref();
-        &file[..file.len().min(4)]
+        &self.opening
     }
 }
 
-impl<B: AsRef<[u8]>> Read for Source<B> {
+impl<B: Bytes> Read for Source<B> {
     fn read(&mut self, into: &mut [u8]) -> IoResult<usize> {
         let at = usize::try_from(self.at).unwrap_or(usize::MAX);
-        let body = self.file.as_ref().get(self.body.clone()).unwrap_or_default();
-        let rest = match self.head.get(at..) {
-            Some(rest) if !rest.is_empty() => rest,
-            _ => body.get(at - self.head.len().min(at)..).unwrap_or_default(),
+        let count = match self.head.get(at..) {
+            Some(rest) if !rest.is_empty() => {
+                let count = rest.len().min(into.len());
+                into[..count].copy_from_slice(&rest[..count]);
+                count
+            }
+            _ => {
+                let begin = self.body.start.saturating_add(at - self.head.len().min(at));
+                let count = self.body.end.saturating_sub(begin).min(into.len());
+                self.file.read_at(begin, &mut into[..count])?
+            }
         };
-        let count = rest.len().min(into.len());
         if !self.meter.take(count) {
             return Err(Error::other("the file was read too often"));
         }
-        into[..count].copy_from_slice(&rest[..count]);
         self.at += count as u64;
         Ok(count)
     }
 }
 
-impl<B: AsRef<[u8]>> Seek for Source<B> {
+impl<B: Bytes> Seek for Source<B> {
     fn seek(&mut self, to: SeekFrom) -> IoResult<u64> {
         let target = match to {
             SeekFrom::Start(at) => Some(at),
@@ -240,7 +264,7 @@ impl<B: AsRef<[u8]>> Seek for Source<B> {
     }
 }
 
-impl<B: AsRef<[u8]> + Send + Sync> MediaSource for Source<B> {
+impl<B: Bytes> MediaSource for Source<B> {
     fn is_seekable(&self) -> bool {
         true
     }

@@ -10,7 +10,7 @@ use izwi_audio::wav;
 use izwi_core::engine::known_speakers::{KnownSpeaker, named};
 use izwi_core::engine::speakers::SpeakerJoin;
 use izwi_core::engine::{EngineCoreConfig, EngineCoreRequest, Segment, TranscriptionOptions, Word};
-use izwi_hub::Task;
+use izwi_hub::{Task, WorkFolder, sha256};
 use izwi_remote::LanguageModel;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,6 @@ use crate::progress::{TranscriptionProgress, clock};
 use crate::settings::Resolved;
 use crate::transcription::{self, Transcription};
 use crate::transcription_options::TranscriptionFlags;
-use crate::work_folder::{WorkFolder, digest};
 use crate::{engine, failure, logging, models, output, sink};
 
 /// Limits of a recording, unless the settings have others.
@@ -104,7 +103,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
         speakers: speakers.map(|model| EngineCoreConfig { model, ..config.clone() }),
         known: known.unwrap_or_default(),
         tracks,
-        work: WorkFolder::open(work.into())?,
+        work: WorkFolder::open(work.into()).map_err(failure::of_work)?,
     };
     let result = engine::run_model(config, remote, async |loaded| job.run(loaded).await);
     let Job { work, .. } = job;
@@ -322,7 +321,7 @@ impl Job<'_> {
             }
             let kept = serde_json::to_vec(&StoredPart::of(&done.transcript.segments))
                 .context("cannot keep a part")?;
-            self.work.store(&part.file, &kept)
+            self.work.store(&part.file, &kept).map_err(failure::of_storing)
         };
         let request = |audio| EngineCoreRequest::asr(audio).with_transcription(self.options.clone());
         transcription::transcribe_all(engine, recordings, request, interrupt, on_event, deliver).await
@@ -380,7 +379,7 @@ impl Job<'_> {
         };
         transcription::transcribe_all(&engine, vec![recording], request, interrupt, |_| {}, deliver).await?;
         let kept = serde_json::to_vec(&StoredPart::of(&turns)).context("cannot keep the speakers")?;
-        self.work.store(&file, &kept)?;
+        self.work.store(&file, &kept).map_err(failure::of_storing)?;
         Ok(turns)
     }
 }
@@ -389,5 +388,5 @@ impl Job<'_> {
 fn key(options: &str, samples: &[i16]) -> String {
     let mut bytes = options.as_bytes().to_vec();
     bytes.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
-    digest(bytes)
+    sha256(bytes)
 }

@@ -11,16 +11,16 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use izwi_audio::encode::Format;
 use izwi_core::engine::Engine;
 use izwi_hub::Store;
+use izwi_reading::{BindError, Binding, Book, Bound, Cast, Journal, Loudness, Plan, Unit, book};
 use izwi_server::AlignmentFormat;
 use izwi_types::excerpt;
 
-use crate::book::{self, Book};
 use crate::engine::Loaded;
 use crate::progress::{ReadingProgress, clock};
-use crate::reading::{Binding, Bound, Cast, Journal, Loudness, Outputs, Plan, Speaker, Unit, is_unspeakable};
+use crate::reading::{Outputs, Speaker, is_unspeakable};
 use crate::settings::Resolved;
 use crate::speech_options::SpeechFlags;
-use crate::{engine, failure, logging, models, output, sink, voice_list};
+use crate::{engine, failure, input, logging, models, output, sink, voice_list};
 
 /// Units that are spoken at once: what a step of a small machine takes together.
 const CONCURRENT: usize = 4;
@@ -66,8 +66,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     logging::begin(&resolved.settings, "warn");
-    let book = book::read(&args.book)?;
-    let cast = args.cast.as_deref().map(Cast::read).transpose()?.unwrap_or_default();
+    let book = book::read(&args.book).map_err(failure::of_book)?;
+    let cast = args.cast.as_deref().map(read_cast).transpose()?.unwrap_or_default();
     let plan = Plan::new(&book, &cast);
     let outputs = Outputs::choose(&args.output, args.format, &plan.chapters)?;
     let subtitles = args.subtitles.as_deref().map(|path| subtitle_format(path, &outputs)).transpose()?;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     }
     models::ensure_known(&store, &resolved.settings, &config.model, !args.no_pull)?;
     let remote = resolved.settings.remote(&config.model);
-    let journal = Journal::open(outputs.work.clone())?;
+    let journal = Journal::open(outputs.work.clone()).map_err(failure::of_work)?;
     engine::run_model(config, remote, async |loaded| {
         let reading = Reading {
             args,
@@ -95,6 +95,20 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             store: &store,
         };
         reading.run(loaded, journal).await
+    })
+}
+
+/// The largest cast.
+const MAX_CAST_BYTES: u64 = 1 << 20;
+
+fn read_cast(path: &Path) -> Result<Cast> {
+    let bytes = input::read_file(path, MAX_CAST_BYTES)?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8 text", path.display()))?;
+    Cast::parse(&text).map_err(|message| {
+        failure::usage(
+            format!("{} is no cast: {message}", path.display()),
+            "it may have narrator, quotes, and a table [speakers] of names and voices",
+        )
     })
 }
 
@@ -264,7 +278,7 @@ impl<'a> Session<'a> {
             }
             said => said.with_context(|| format!("cannot speak '{}'", excerpt(&unit.text)))?,
         };
-        tokio::task::block_in_place(|| self.journal.store(key, &sound))?;
+        tokio::task::block_in_place(|| self.journal.store(key, &sound)).map_err(failure::of_storing)?;
         let mut spoken = self.spoken.borrow_mut();
         spoken.units += 1;
         spoken.audio_s += sound.seconds();
@@ -280,11 +294,25 @@ impl<'a> Session<'a> {
         let keys: Vec<Option<&str>> =
             self.keys.iter().map(|key| (!left_out.contains(key)).then_some(&**key)).collect();
         let (loudness, sample_rate_hz) = (args.loudness, self.engine.profile().info.sample_rate_hz);
-        let binding =
-            Binding { book, plan, keys: &keys, journal: self.journal, outputs, loudness, sample_rate_hz };
+        let binding = Binding {
+            book,
+            plan,
+            keys: &keys,
+            journal: self.journal,
+            outputs: &outputs.bound,
+            loudness,
+            sample_rate_hz,
+        };
         let passes = if loudness == Loudness::Off { 1 } else { 2 };
         self.progress.borrow().bind(passes * keys.len() as u64);
-        binding.bind(subtitles.is_some(), || self.progress.borrow().bound()).await
+        let bound = binding.bind(subtitles.is_some(), || {
+            self.progress.borrow().bound();
+            Ok(())
+        });
+        bound.await.map_err(|error| match error {
+            BindError::Io(error) => failure::of_storing(error),
+            error => error.into(),
+        })
     }
 }
 

@@ -98,6 +98,7 @@ async fn serve(
         });
     };
     let config = ServerConfig {
+        jobs: Some(store.jobs()),
         voices: Some(store.voices().clone()),
         lexicons: Some(store.lexicons().clone()),
         speakers: server.saved_speakers.then(|| store.speakers().clone()),

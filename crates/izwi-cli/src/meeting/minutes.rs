@@ -1,9 +1,10 @@
 //! The minutes of a meeting, by a language model. Long ones are read in pieces, whose notes are then one.
 
 use anyhow::{Context as _, Result};
+use izwi_hub::{WorkFolder, sha256};
 use izwi_remote::LanguageModel;
 
-use crate::work_folder::{WorkFolder, digest};
+use crate::failure;
 
 /// The most bytes that are read at once: about 4,000 tokens, which small models have.
 const PIECE_BYTES: usize = 12_000;
@@ -54,14 +55,14 @@ async fn answer(
     text: &str,
     work: &WorkFolder,
 ) -> Result<String> {
-    let file = format!("{}.answer", digest(format!("{name}\n{system}\n{text}")));
+    let file = format!("{}.answer", sha256(format!("{name}\n{system}\n{text}")));
     if let Ok(kept) = std::fs::read_to_string(work.file(&file)) {
         return Ok(kept);
     }
     let answer = llm.answer(system, text).await?;
     let answer = Some(answer.trim()).filter(|answer| !answer.is_empty());
     let answer = answer.context("the language model wrote nothing")?;
-    work.store(&file, answer.as_bytes())?;
+    work.store(&file, answer.as_bytes()).map_err(failure::of_storing)?;
     Ok(answer.to_owned())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use izwi_audio::decode::DecodeLimits;
+use izwi_audio::parts::part_end;
 use izwi_core::engine::AudioInput;
 
 use super::alignment;
@@ -15,12 +16,6 @@ use crate::input;
 pub(crate) const RATE_HZ: usize = 16_000;
 /// The longest recording.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-/// The length of a part, and how much of its end it may be cut off at a pause.
-const PART: usize = 300 * RATE_HZ;
-const CUT_WITHIN: usize = 30 * RATE_HZ;
-/// The pause that is looked for, and the step.
-const PAUSE: usize = 3 * RATE_HZ / 10;
-const PAUSE_STEP: usize = RATE_HZ / 10;
 /// Samples of an energy.
 const FRAME: usize = RATE_HZ / alignment::RATE_HZ;
 /// Energies have at least this, in dB.
@@ -65,16 +60,14 @@ impl Track {
     /// The parts of it, cut in pauses: each is transcribed for itself.
     pub(crate) fn parts(&self) -> Vec<Range<usize>> {
         let (mut parts, mut start) = (Vec::new(), 0);
-        while self.samples.len() - start > PART {
-            let cuts = (start + PART - CUT_WITHIN..=start + PART - PAUSE).step_by(PAUSE_STEP);
-            let loudness = |at: &usize| root_mean_square(&self.samples[*at..at + PAUSE]);
-            let quietest = cuts.min_by(|one, other| loudness(one).total_cmp(&loudness(other)));
-            let end = quietest.map_or(start + PART, |at| at + PAUSE / 2);
+        loop {
+            let end = start + part_end(&self.samples[start..], RATE_HZ);
             parts.push(start..end);
+            if end == self.samples.len() {
+                return parts;
+            }
             start = end;
         }
-        parts.push(start..self.samples.len());
-        parts
     }
 
     /// How loud it is in a span of the meeting, in dB.

@@ -1,10 +1,10 @@
 //! Where a book goes: one file, or a folder with a file for each chapter.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use izwi_audio::encode::{Format, MP3};
+use izwi_reading::OutputFile;
 
 use crate::pending_file::is_special;
 use crate::sink::{self, Target};
@@ -16,18 +16,9 @@ const MAX_NAME_CHARS: usize = 80;
 /// The files of a book.
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    pub(super) files: Vec<OutputFile>,
-    pub(super) format: &'static Format,
+    pub(crate) bound: izwi_reading::Outputs,
     /// The folder of the journal.
     pub(crate) work: PathBuf,
-    pub(super) is_folder: bool,
-}
-
-/// A file and the chapters in it.
-#[derive(Debug)]
-pub(super) struct OutputFile {
-    pub(super) path: PathBuf,
-    pub(super) chapters: Range<usize>,
 }
 
 impl Outputs {
@@ -58,7 +49,14 @@ impl Outputs {
             let mut work = file.clone().into_os_string();
             work.push(".izwi-read");
             let files = vec![OutputFile { path: file, chapters: 0..chapters.len() }];
-            return Ok(Self { files, format, work: work.into(), is_folder: false });
+            let bound = izwi_reading::Outputs {
+                files,
+                format,
+                output_rate_hz: None,
+                bit_rate: None,
+                is_folder: false,
+            };
+            return Ok(Self { bound, work: work.into() });
         }
         let format = format.unwrap_or(&MP3);
         let extension = format.extensions.first().unwrap_or(&format.name);
@@ -68,12 +66,14 @@ impl Outputs {
             chapters: index..index + 1,
         };
         let files = chapters.iter().enumerate().map(file).collect();
-        Ok(Self { files, format, work: path.join(".izwi-read"), is_folder: true })
+        let bound =
+            izwi_reading::Outputs { files, format, output_rate_hz: None, bit_rate: None, is_folder: true };
+        Ok(Self { bound, work: path.join(".izwi-read") })
     }
 
     /// The only file.
     pub(crate) fn single(&self) -> Option<&Path> {
-        self.files.first().filter(|_| !self.is_folder).map(|file| &*file.path)
+        self.bound.files.first().filter(|_| !self.bound.is_folder).map(|file| &*file.path)
     }
 }
 
@@ -122,11 +122,11 @@ mod tests {
         let titles = ["One".to_owned(), "Two".to_owned()];
         let outputs = Outputs::choose(&folder.path().join("new/"), None, &titles).unwrap();
         let names: Vec<_> =
-            outputs.files.iter().map(|file| file.path.file_name().unwrap().to_str().unwrap()).collect();
+            outputs.bound.files.iter().map(|file| file.path.file_name().unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["01 One.mp3", "02 Two.mp3"]);
         let outputs = Outputs::choose(&folder.path().join("a.opus"), None, &titles).unwrap();
         assert_eq!(outputs.work, folder.path().join("a.opus.izwi-read"));
-        assert_eq!((outputs.files.len(), outputs.format.name), (1, "opus"));
+        assert_eq!((outputs.bound.files.len(), outputs.bound.format.name), (1, "opus"));
         for (path, part) in
             [("a.m4b", "asks for m4b"), ("plain", "has no extension"), ("no/a.mp3", "no folder")]
         {

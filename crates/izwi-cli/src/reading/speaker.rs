@@ -4,17 +4,13 @@ use std::path::Path;
 
 use anyhow::Result;
 use izwi_core::engine::{Engine, EngineCoreRequest, EngineError, FinishReason, VoiceInput};
-use izwi_hub::Store;
+use izwi_hub::{Store, sha256};
+use izwi_reading::{UnitSound, seed, unit_key};
 use izwi_types::{TextNotes, excerpt};
 
-use super::sound::UnitSound;
 use crate::build_info::VERSION;
 use crate::engine::{OutputStream, incomplete};
 use crate::speech_options::SpeechFlags;
-use crate::work_folder::digest;
-
-/// Hexadecimal digits of a key.
-const KEY_DIGITS: usize = 32;
 
 /// How one voice speaks.
 #[derive(Debug)]
@@ -43,7 +39,7 @@ impl Speaker {
 
     /// The name of a text's sound in the journal.
     pub(crate) fn key(&self, text: &str) -> String {
-        digest(format!("{}\n{text}", self.fingerprint))[..KEY_DIGITS].to_owned()
+        unit_key(&self.fingerprint, text)
     }
 
     /// Speaks a unit. Its seed follows from its key, so that it sounds the same in every run. Returns warnings too.
@@ -62,7 +58,7 @@ impl Speaker {
         request.saved_voice.clone_from(&self.request.saved_voice);
         // Nobody listens: the device may take as much at once as it can.
         request.live = false;
-        request.options.seed = Some(u64::from_str_radix(&self.key(text)[..8], 16)?);
+        request.options.seed = Some(seed(&self.key(text)));
         let mut chunks = OutputStream::start(engine, request).await?;
         let (mut samples, mut words, mut notes) = (Vec::new(), Vec::new(), TextNotes::default());
         loop {
@@ -104,15 +100,15 @@ fn lexicons(store: &Store, request: &EngineCoreRequest) -> Result<String> {
         None => saved.always || !saved.voices.is_empty(),
     });
     let words: Vec<_> = used.iter().map(|saved| (&saved.name, &saved.lexicon)).collect();
-    Ok(if used.is_empty() { String::new() } else { digest(format!("{words:?}")) })
+    Ok(if used.is_empty() { String::new() } else { sha256(format!("{words:?}")) })
 }
 
 /// What the sound of a voice depends on.
 fn fingerprint(engine: &Engine, revision: &str, request: &EngineCoreRequest) -> String {
     let profile = engine.profile();
     let reference = match &request.reference {
-        Some(VoiceInput::Pack(pack)) => digest(pack),
-        Some(recording) => digest(format!("{recording:?}")),
+        Some(VoiceInput::Pack(pack)) => sha256(pack),
+        Some(recording) => sha256(format!("{recording:?}")),
         None => String::new(),
     };
     let model = format!("{} {} {:?} {revision}", profile.model, profile.device, profile.precision);

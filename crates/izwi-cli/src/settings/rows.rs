@@ -20,7 +20,7 @@ macro_rules! whole {
 
 /// A row with whole seconds; the field is a duration.
 macro_rules! seconds {
-    ($section:ident, $reach:ident, $name:literal, $($field:ident).+, $doc:literal) => {
+    ($section:ident, $reach:ident, $name:literal => $($field:ident).+, $doc:literal) => {
         Setting {
             get: |settings| Value::Whole(settings.$($field).+.as_secs()),
             set: |settings, value| {

@@ -157,10 +157,7 @@ pub(crate) static TABLE: &[Setting] = &[
         "Whether a live stream is accepted only if all live streams are predicted to play without a gap"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "max_first_audio_s",
-        engine.max_first_audio,
+        Engine, Tuning, "max_first_audio_s" => engine.max_first_audio,
         "Longest predicted time to the first audio of a live stream; one that would wait longer is refused with Retry-After"
     ),
     whole!(
@@ -244,31 +241,19 @@ pub(crate) static TABLE: &[Setting] = &[
         "Number of buffered chunks for a slow client before its sequence is paused"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "slow_client_timeout_s",
-        engine.slow_client_timeout,
+        Engine, Tuning, "slow_client_timeout_s" => engine.slow_client_timeout,
         "Time by which a client's reading may fall behind real time before its request is aborted; a day by default in commands other than serve"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "text_timeout_s",
-        engine.text_timeout,
+        Engine, Tuning, "text_timeout_s" => engine.text_timeout,
         "Time that a request waits for more text or audio of its client before it ends, where it is computed as it arrives"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "max_reference_s",
-        engine.max_reference_duration,
+        Engine, Tuning, "max_reference_s" => engine.max_reference_duration,
         "Maximum duration of a reference recording for voice cloning"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "max_turn_s",
-        engine.max_turn_duration,
+        Engine, Tuning, "max_turn_s" => engine.max_turn_duration,
         "Maximum duration of a recorded turn of a conversation"
     ),
     list!(
@@ -280,17 +265,11 @@ pub(crate) static TABLE: &[Setting] = &[
         "Names and terms that are likely in every recording, besides the keywords of a request; models that take none ignore them"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "max_audio_s",
-        engine.max_audio_duration,
+        Engine, Tuning, "max_audio_s" => engine.max_audio_duration,
         "Maximum duration of a recording to transcribe; it also bounds the work of decoding one"
     ),
     seconds!(
-        Engine,
-        Tuning,
-        "max_open_audio_s",
-        engine.max_open_audio_duration,
+        Engine, Tuning, "max_open_audio_s" => engine.max_open_audio_duration,
         "Maximum duration of the recordings of all open requests of a model together; more are refused"
     ),
     whole!(
@@ -472,6 +451,22 @@ pub(crate) static TABLE: &[Setting] = &[
         )
     },
     whole!(
+        Server, OfSection, "max_jobs", ANY_NUMBER "N", server.config.max_jobs,
+        "Maximum number of jobs, finished ones included; 0 takes none"
+    ),
+    whole!(
+        Server, OfSection, "max_jobs_bytes", ANY_NUMBER "BYTES", server.config.max_jobs_bytes,
+        "Maximum size of all jobs with their uploads and results"
+    ),
+    whole!(
+        Server, OfSection, "max_job_bytes", ANY_NUMBER "BYTES", server.config.max_job_bytes,
+        "Maximum size of the recording or the book of a job"
+    ),
+    whole!(
+        Server, OfSection, "jobs_keep_days", ANY_NUMBER "DAYS", server.config.jobs_keep_days,
+        "Days that finished jobs are kept; 0 keeps them until they are deleted"
+    ),
+    whole!(
         Server, OfSection, "max_input_chars", TEXT "N", server.config.max_input_chars,
         "Maximum number of characters in a request or an utterance"
     ),
@@ -512,17 +507,11 @@ pub(crate) static TABLE: &[Setting] = &[
         "Maximum number of characters of text in a WebSocket session, or in a stream of text of Wyoming"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "header_timeout_s",
-        server.config.header_timeout,
+        Server, Tuning, "header_timeout_s" => server.config.header_timeout,
         "Time limit for the head of a request"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "keep_alive_timeout_s",
-        server.config.keep_alive_timeout,
+        Server, Tuning, "keep_alive_timeout_s" => server.config.keep_alive_timeout,
         "Time that a connection without a request is kept"
     ),
     whole!(
@@ -530,62 +519,38 @@ pub(crate) static TABLE: &[Setting] = &[
         "Minimum bytes per second of a request body, apart from pauses of at most 10 s; 0 for no limit"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "body_timeout_s",
-        server.config.body_timeout,
+        Server, Tuning, "body_timeout_s" => server.config.body_timeout,
         "Time limit for the body of a request"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "upload_timeout_s",
-        server.config.upload_timeout,
+        Server, Tuning, "upload_timeout_s" => server.config.upload_timeout,
         "Time limit for the body of a request with a recording"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "first_audio_timeout_s",
-        server.config.first_audio_timeout,
+        Server, Tuning, "first_audio_timeout_s" => server.config.first_audio_timeout,
         "Time limit until the first audio of a request"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "send_timeout_s",
-        server.config.send_timeout,
+        Server, Tuning, "send_timeout_s" => server.config.send_timeout,
         "Time limit for a client to read sent data"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "idle_timeout_s",
-        server.config.idle_timeout,
+        Server, Tuning, "idle_timeout_s" => server.config.idle_timeout,
         "Time limit for a session without input or output"
     ),
     Setting {
         kind: WINDOW,
         ..seconds!(
-            Server,
-            OfSection,
-            "resume_window_s",
-            server.config.resume_window,
+            Server, OfSection, "resume_window_s" => server.config.resume_window,
             "Time that a WebSocket session waits for its client after the connection was lost, and length of the audio kept for it; 0 ends it at once"
         )
     },
     seconds!(
-        Server,
-        Tuning,
-        "ping_interval_s",
-        server.config.ping_interval,
+        Server, Tuning, "ping_interval_s" => server.config.ping_interval,
         "Interval of pings in a WebSocket session"
     ),
     seconds!(
-        Server,
-        Tuning,
-        "drain_timeout_s",
-        server.config.drain_timeout,
+        Server, Tuning, "drain_timeout_s" => server.config.drain_timeout,
         "Time limit for open requests at shutdown"
     ),
 ];

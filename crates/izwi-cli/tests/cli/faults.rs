@@ -1,6 +1,8 @@
 //! Faults of files and processes: a killed pull, a disk without room, a store that cannot be written, a model that is
 //! removed while it is used. Afterwards everything works, and nothing half-written is taken as whole.
 
+mod jobs;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

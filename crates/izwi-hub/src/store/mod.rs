@@ -128,6 +128,11 @@ impl Store {
         &self.lexicons
     }
 
+    /// Where a server keeps its jobs.
+    pub fn jobs(&self) -> PathBuf {
+        self.models.with_file_name("jobs")
+    }
+
     /// Every model, sorted by name.
     pub fn manifests(&self) -> &[Manifest] {
         self.catalogue.all()

@@ -12,7 +12,7 @@ use crate::access::Access;
 use crate::convert::ConversionError;
 use crate::digest::{self, Fingerprint};
 use crate::error::{HubError, SourceFailure, with_causes};
-use crate::files::{bytes_in, remove_folder};
+use crate::files::{folder_bytes, remove_folder};
 use crate::io_error::IoError;
 use crate::manifest::Manifest;
 use crate::progress::ProgressSink;
@@ -70,7 +70,7 @@ impl Pull<'_> {
             }
         };
         // What an earlier pull has left is no more to be written.
-        let left = bytes_in(&self.staging);
+        let left = folder_bytes(&self.staging);
         room::check(&self.staging, source.written_bytes().saturating_sub(left))?;
         let mut fetched = source.fetch(&self.staging, self.access, &known, progress)?;
         let trusted = fetched.iter().map(|fetched| &fetched.file).filter(|file| file.trust.is_some());

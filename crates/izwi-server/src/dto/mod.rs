@@ -7,6 +7,7 @@ pub(crate) mod diarized;
 pub(crate) mod diarized_segment;
 pub(crate) mod encoding;
 pub mod error;
+pub(crate) mod job;
 pub(crate) mod lexicon;
 pub mod listing;
 pub(crate) mod live;

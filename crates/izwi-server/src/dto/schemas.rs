@@ -20,6 +20,9 @@ pub(crate) const VOICE_DELETED: &str = "audio.voice.deleted";
 /// The `object` of a lexicon, and of one that was removed.
 pub(crate) const LEXICON: &str = "lexicon";
 pub(crate) const LEXICON_DELETED: &str = "lexicon.deleted";
+/// The `object` of a job, and of one that was deleted.
+pub(crate) const JOB: &str = "job";
+pub(crate) const JOB_DELETED: &str = "job.deleted";
 /// The format of speech without a request for one.
 pub(crate) const SPEECH_FORMAT: &str = "mp3";
 /// Formats of a transcript.
@@ -32,7 +35,7 @@ pub(crate) const ALIGNMENT_FORMATS: [&str; 4] = ["json", "srt", "vtt", "textgrid
 const MAX_WHOLE: usize = usize::MAX;
 
 /// A text that is one of `values`.
-fn one_of(values: impl IntoIterator<Item = &'static str>) -> ObjectBuilder {
+pub(crate) fn one_of(values: impl IntoIterator<Item = &'static str>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(values))
 }
 
@@ -97,6 +100,34 @@ pub(crate) fn lexicon_object() -> Object {
 
 pub(crate) fn lexicon_deleted_object() -> Object {
     one_of([LEXICON_DELETED]).build()
+}
+
+pub(crate) fn job_object() -> Object {
+    one_of([JOB]).build()
+}
+
+pub(crate) fn job_deleted_object() -> Object {
+    one_of([JOB_DELETED]).build()
+}
+
+pub(crate) fn job_type() -> Object {
+    one_of(["speech", "transcription"]).build()
+}
+
+pub(crate) fn job_status() -> Object {
+    one_of(["queued", "running", "completed", "failed", "cancelled"]).build()
+}
+
+pub(crate) fn job_unit() -> Object {
+    one_of(["characters", "seconds"]).build()
+}
+
+pub(crate) fn job_event() -> Object {
+    one_of(["job.progress", "job.completed", "job.failed", "job.cancelled"]).build()
+}
+
+pub(crate) fn input_format() -> Object {
+    optional(&["text", "markdown", "html"], "text", "What `input` is.")
 }
 
 pub(crate) fn gender() -> Object {

@@ -8,10 +8,12 @@ use utoipa::{IntoResponses, ToSchema};
 
 use crate::dto::alignment::AlignmentObject;
 use crate::dto::diarized::DiarizedTranscript;
+use crate::dto::schemas::TRANSCRIPT_FORMATS;
 use crate::dto::speech::SpeechEvent;
 use crate::dto::transcription::{TranscriptEvent, TranscriptObject};
 use crate::dto::verbose_json::VerboseTranscript;
 use crate::encoding;
+use crate::transcript_format::TranscriptFormat;
 
 /// Header of a response to a request with fields that nothing reads.
 const IGNORED: (&str, &str, Type) = (
@@ -71,6 +73,36 @@ impl IntoResponses for SpeechAudio {
                            `stream_format` `sse` the body is a stream of events.";
         let response = audio(description).content("text/event-stream", events::<SpeechEvent<'_>>());
         ok(with_headers(response, &SPEECH_HEADERS))
+    }
+}
+
+/// What a job made, in each of its formats.
+#[derive(Debug)]
+pub(crate) struct JobResultBody;
+
+impl IntoResponses for JobResultBody {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let transcripts = TRANSCRIPT_FORMATS.iter().filter_map(|name| TranscriptFormat::parse(name));
+        let response = |description: &str| {
+            transcripts
+                .clone()
+                .map(TranscriptFormat::media_type)
+                .fold(audio(description), |response, media_type| {
+                    response.content(media_type, Content::default())
+                })
+        };
+        let mut responses = ok(response("The file."));
+        let part = response("The part of the file that `Range` asks for.");
+        responses.insert("206".to_owned(), part.build().into());
+        responses.insert(
+            "304".to_owned(),
+            ResponseBuilder::new().description("It has not changed.").build().into(),
+        );
+        responses.insert(
+            "416".to_owned(),
+            ResponseBuilder::new().description("The file has no such range.").build().into(),
+        );
+        responses
     }
 }
 

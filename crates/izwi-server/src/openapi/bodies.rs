@@ -184,3 +184,50 @@ impl<F: RecordingFields + OptionSchemas> ToSchema for Form<F> {
         F::name().replace("Request", "Form").into()
     }
 }
+
+/// The JSON body of a speech job: that of a speech request, with what it is.
+#[derive(Debug)]
+pub(crate) struct JobBody;
+
+impl PartialSchema for JobBody {
+    fn schema() -> RefOr<Schema> {
+        job_schema(SpeechBody::schema(), schemas::one_of(["speech"]).build())
+    }
+}
+
+impl ToSchema for JobBody {
+    fn name() -> Cow<'static, str> {
+        "JobRequest".into()
+    }
+}
+
+/// The form of a job: that of a transcription, with what it is. One with a book takes the members of a speech request.
+#[derive(Debug)]
+pub(crate) struct JobForm;
+
+impl PartialSchema for JobForm {
+    fn schema() -> RefOr<Schema> {
+        job_schema(TranscriptionForm::schema(), schemas::one_of(["transcription"]).build())
+    }
+}
+
+impl ToSchema for JobForm {
+    fn name() -> Cow<'static, str> {
+        "JobForm".into()
+    }
+}
+
+fn job_schema(mut schema: RefOr<Schema>, kind: Object) -> RefOr<Schema> {
+    if let RefOr::T(Schema::Object(object)) = &mut schema {
+        let is_speech = object.properties.contains_key("input");
+        object.properties.insert("type".to_owned(), kind.into());
+        object.required.push("type".to_owned());
+        if is_speech {
+            object.properties.insert("input_format".to_owned(), schemas::input_format().into());
+        }
+        for name in ["stream", "stream_format", "word_times", "first_chunk_ms", "live"] {
+            object.properties.remove(name);
+        }
+    }
+    schema
+}

@@ -13,16 +13,18 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
+pub(crate) use self::answers::JobResultBody;
 pub use self::answers::{Alignment, EncodedAudio, SpeechAudio, TranscriptBody, audio_responses};
 pub(crate) use self::bodies::{
-    AlignmentBody, AlignmentForm, EncodingBody, EncodingForm, SpeechBody, VoiceForm,
+    AlignmentBody, AlignmentForm, EncodingBody, EncodingForm, JobBody, JobForm, SpeechBody, VoiceForm,
 };
 pub use self::bodies::{TranscriptionBody, TranscriptionForm};
 pub use self::refusals::{
-    AlignmentRefusals, CatalogueRefusals, DeletionRefusals, EncodingRefusals, LexiconCreationRefusals,
-    LexiconRefusals, LoadRefusals, MessageRefusals, NotReadyRefusals, PageRefusals, PullRefusals,
-    SavedVoiceRefusals, SessionRefusals, SpeechRefusals, TranscriptionRefusals, UnknownModelRefusals,
-    UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals, VoiceRefusals,
+    AlignmentRefusals, CatalogueRefusals, DeletionRefusals, EncodingRefusals, JobCreationRefusals,
+    JobRefusals, JobResultRefusals, LexiconCreationRefusals, LexiconRefusals, LoadRefusals, MessageRefusals,
+    NotReadyRefusals, PageRefusals, PullRefusals, SavedVoiceRefusals, SessionRefusals, SpeechRefusals,
+    TranscriptionRefusals, UnknownModelRefusals, UnloadRefusals, VoiceBlendRefusals, VoiceCreationRefusals,
+    VoiceRefusals,
 };
 use crate::config::ServerConfig;
 use crate::dto::alignment::AlignmentObject;
@@ -160,6 +162,7 @@ fn tags() -> Value {
         {"name": "transcription", "description": "Speech to text"},
         {"name": "conversation", "description": "Spoken conversation"},
         {"name": "dialects", "description": "Interfaces of other services"},
+        {"name": "jobs", "description": "Long texts and recordings, after the request has ended"},
         {"name": "models", "description": "Models of this server"},
         {"name": "service", "description": "Probes, metrics and documentation; they need no key"},
     ])

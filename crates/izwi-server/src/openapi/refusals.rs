@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::IntoResponses;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
-use crate::error::{ApiError, LEXICON_EXISTS, LEXICON_LIMIT, NO_LEXICON};
+use crate::error::{ApiError, JOB_LIMIT, LEXICON_EXISTS, LEXICON_LIMIT, NO_JOB, NO_LEXICON, NO_RESULT};
 
 /// Declares the errors of a kind of route as groups of errors.
 macro_rules! refusals {
@@ -44,6 +44,12 @@ refusals! {
     SavedVoiceRefusals = field + voice + internal;
     /// Errors of reading and removing lexicons.
     LexiconRefusals = field + lexicon + internal;
+    /// Errors of reading and deleting jobs.
+    JobRefusals = field + job + elsewhere + internal;
+    /// Errors of beginning a job.
+    JobCreationRefusals = body + model + loading + voice + recording + job_limit + elsewhere + generation;
+    /// Errors of fetching what a job made.
+    JobResultRefusals = field + job + no_result + elsewhere + internal;
     /// Errors of saving a lexicon.
     LexiconCreationRefusals = body + lexicon + lexicon_saving + internal;
     /// Errors of reading a model.
@@ -150,6 +156,25 @@ fn lexicon() -> Vec<ApiError> {
         message: text("no lexicon has this name; the message suggests others"),
         code: NO_LEXICON,
     }]
+}
+
+fn job() -> Vec<ApiError> {
+    vec![ApiError::Job { message: text("no job 'ID'"), code: NO_JOB }]
+}
+
+fn job_limit() -> Vec<ApiError> {
+    let message = text("there are as many jobs, or bytes of them, as there may be; delete finished ones");
+    vec![ApiError::Job { message, code: JOB_LIMIT }]
+}
+
+fn no_result() -> Vec<ApiError> {
+    vec![ApiError::Job { message: text("job 'ID' has no result: it is running"), code: NO_RESULT }]
+}
+
+fn elsewhere() -> Vec<ApiError> {
+    vec![ApiError::JobsElsewhere(
+        "another server of this machine works on the jobs of this folder; ask that one",
+    )]
 }
 
 fn lexicon_saving() -> Vec<ApiError> {

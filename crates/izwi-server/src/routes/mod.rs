@@ -5,6 +5,7 @@ mod catalogue;
 mod diarized;
 mod docs;
 mod encodings;
+mod jobs;
 mod lexicons;
 mod models;
 mod page;
@@ -86,9 +87,14 @@ fn keyed(config: &ServerConfig, dialects: Dialects) -> OpenApiRouter<AppState> {
         .merge(ws::routes())
         .merge(dialects.routes(config))
         .merge(recordings(config))
+        .merge(uploads())
         .routes(routes!(voices::show, voices::remove))
         .routes(routes!(lexicons::list, lexicons::create))
         .routes(routes!(lexicons::show, lexicons::remove))
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::show, jobs::remove))
+        .routes(routes!(jobs::events))
+        .routes(routes!(jobs::result))
         .routes(routes!(models::list))
         .routes(routes!(models::list_speaking))
         .routes(routes!(models::show, models::remove))
@@ -112,6 +118,11 @@ fn open() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::protocol))
         .routes(routes!(page::index))
         .routes(routes!(page::file))
+}
+
+/// The route whose body goes to the disk as it comes, within limits of its own.
+fn uploads() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(jobs::create)).layer(DefaultBodyLimit::disable())
 }
 
 /// Routes whose bodies carry a recording, and may be larger than others.

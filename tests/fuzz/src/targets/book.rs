@@ -1,5 +1,7 @@
 //! Books: EPUB, Markdown, HTML and text.
 
+use izwi_reading::book::Block;
+
 use super::package::zip;
 use crate::{Target, scratch};
 
@@ -11,13 +13,19 @@ const EXTENSIONS: [&str; 4] = ["epub", "md", "html", "txt"];
 fn run(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let path = scratch::file(&format!("book.{}", EXTENSIONS[usize::from(*kind) % EXTENSIONS.len()]), body);
-    match izwi_cli::read_book(&path) {
+    match izwi_reading::book::read(&path) {
         // An archive unpacks to a thousand times its size, and what is a table or a list is read with words around it.
-        Ok(texts) => {
-            let length: usize = texts.iter().map(String::len).sum();
+        Ok(book) => {
+            let blocks = book.chapters.into_iter().flat_map(|chapter| chapter.blocks);
+            let texts = blocks.filter_map(|block| match block {
+                Block::Heading(text) | Block::Paragraph(text) => Some(text),
+                Block::Break => None,
+            });
+            let length: usize = texts.map(|text| text.len()).sum();
             assert!(length <= 20_000 * bytes.len(), "{length} bytes of text for {}", bytes.len());
         }
         Err(error) => {
+            let error = error.to_string();
             assert!(error.len() <= 4_000 + 8 * bytes.len(), "a long error of {} bytes", error.len())
         }
     }

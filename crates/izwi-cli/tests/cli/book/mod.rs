@@ -61,6 +61,7 @@ pages! {
     elevenlabs: "docs/elevenlabs.md" => [];
     home_assistant: "docs/home-assistant.md" => ["samples"];
     installation: "docs/installation.md" => [];
+    jobs_page: "docs/jobs.md" => ["job.completed", "00:00"];
     lexicons: "docs/lexicons.md" => ["brands", "texts that name it", "lexicon.deleted"];
     livekit: "docs/livekit.md" => ["axi waits outside"];
     listening: "docs/listening.md" => ["my fellow Americans", "amiable himself"];

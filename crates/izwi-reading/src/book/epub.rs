@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use izwi_types::format_bytes;
 use percent_encoding::percent_decode_str;
 use roxmltree::{Document, Node, ParsingOptions};
 use zip::ZipArchive;
@@ -13,7 +13,9 @@ use zip::result::ZipError;
 
 use super::html::{self, Chapters};
 use super::{Book, Cover, MAX_TEXT_BYTES, Outline, one_line};
-use crate::output::format_bytes;
+use crate::error::BookError;
+
+type Result<T> = std::result::Result<T, BookError>;
 
 /// The most files of an archive.
 const MAX_ENTRIES: usize = 20_000;
@@ -31,8 +33,11 @@ const CHAPTER_LEVELS: usize = 2;
 /// # Errors
 /// The archive is damaged, protected, too large, or no EPUB.
 pub(super) fn read(file: impl Read + Seek) -> Result<Book> {
-    let zip = ZipArchive::new(file).context("it is no EPUB, or damaged: it has no list of files")?;
-    ensure!(zip.len() <= MAX_ENTRIES, "it has {} files; at most {MAX_ENTRIES} are read", zip.len());
+    let zip =
+        ZipArchive::new(file).map_err(|_| fault("it is no EPUB, or damaged: it has no list of files"))?;
+    if zip.len() > MAX_ENTRIES {
+        return Err(fault(format!("it has {} files; at most {MAX_ENTRIES} are read", zip.len())));
+    }
     let mut archive = Archive { zip, budget: MAX_TEXT_BYTES };
     let container = archive.text("META-INF/container.xml")?;
     let path = {
@@ -40,7 +45,7 @@ pub(super) fn read(file: impl Read + Seek) -> Result<Book> {
         let root = container.descendants().find(|node| node.has_tag_name("rootfile") || is(node, "rootfile"));
         let path = root
             .and_then(|node| node.attribute("full-path"))
-            .context("META-INF/container.xml names no package")?;
+            .ok_or_else(|| fault("META-INF/container.xml names no package"))?;
         resolve("", path)?.0
     };
     let source = archive.text(&path)?;
@@ -80,6 +85,14 @@ fn own_title(text: &str) -> Option<String> {
     })
 }
 
+fn fault(message: impl Into<String>) -> BookError {
+    BookError::unusable(message, "name another book, or convert it")
+}
+
+fn damaged(path: &str, error: &dyn std::error::Error) -> BookError {
+    fault(format!("{path} is damaged: {error}"))
+}
+
 struct Archive<R> {
     zip: ZipArchive<R>,
     /// Bytes of text that may still be unpacked.
@@ -90,19 +103,21 @@ impl<R: Read + Seek> Archive<R> {
     /// A file of at most `limit` bytes, whatever its header tells.
     fn bytes(&mut self, path: &str, limit: u64) -> Result<Vec<u8>> {
         let file = self.zip.by_name(path).map_err(|error| match error {
-            ZipError::FileNotFound => anyhow::anyhow!("it has no file {path}"),
-            error => anyhow::Error::new(error).context(format!("{path} is damaged")),
+            ZipError::FileNotFound => fault(format!("it has no file {path}")),
+            error => damaged(path, &error),
         })?;
         let mut bytes = Vec::new();
-        file.take(limit + 1).read_to_end(&mut bytes).with_context(|| format!("{path} is damaged"))?;
-        ensure!(bytes.len() as u64 <= limit, "{path} has more than {}", format_bytes(limit));
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| damaged(path, &error))?;
+        if bytes.len() as u64 > limit {
+            return Err(fault(format!("{path} has more than {}", format_bytes(limit))));
+        }
         Ok(bytes)
     }
 
     fn text(&mut self, path: &str) -> Result<String> {
         let bytes = self.bytes(path, MAX_DOCUMENT_BYTES.min(self.budget))?;
         self.budget -= bytes.len() as u64;
-        let text = String::from_utf8(bytes).ok().with_context(|| format!("{path} is not UTF-8 text"))?;
+        let text = String::from_utf8(bytes).map_err(|_| fault(format!("{path} is not UTF-8 text")))?;
         Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
     }
 
@@ -117,7 +132,7 @@ impl<R: Read + Seek> Archive<R> {
         for reference in references.filter_map(|node| node.attribute("URI")) {
             // Fonts are often scrambled, which does not matter here.
             if package.spine.contains(&resolve("", reference)?.0) {
-                bail!("it is protected against copies (DRM): {reference} is encrypted");
+                return Err(fault(format!("it is protected against copies (DRM): {reference} is encrypted")));
             }
         }
         Ok(())
@@ -156,24 +171,26 @@ impl Package {
         let mut spine = Vec::new();
         for itemref in named("itemref").filter(|node| node.attribute("linear") != Some("no")) {
             let id = itemref.attribute("idref").unwrap_or_default();
-            let &(href, media_type, is_nav, _) =
-                items.get(id).with_context(|| format!("{path} lists '{id}', which it does not describe"))?;
+            let &(href, media_type, is_nav, _) = items
+                .get(id)
+                .ok_or_else(|| fault(format!("{path} lists '{id}', which it does not describe")))?;
             // The table of contents is no text of the book.
             if !is_nav && media_type.contains("html") {
                 spine.push(resolve(path, href)?.0);
             }
         }
-        ensure!(!spine.is_empty(), "{path} lists no document");
+        if spine.is_empty() {
+            return Err(fault(format!("{path} lists no document")));
+        }
         let cover_id = named("meta").find(|node| node.attribute("name") == Some("cover"));
         let cover = items.values().find(|item| item.3);
         let cover = cover.or_else(|| items.get(cover_id?.attribute("content")?));
         let cover = cover.filter(|item| item.1.starts_with("image/"));
-        let cover = cover.map(|item| Ok::<_, anyhow::Error>((resolve(path, item.0)?.0, item.1.to_owned())));
+        let cover = cover.map(|item| Ok::<_, BookError>((resolve(path, item.0)?.0, item.1.to_owned())));
         let nav = items.values().find(|item| item.2).map(|item| (item.0, true));
         let ncx =
             named("spine").find_map(|node| items.get(node.attribute("toc")?)).map(|item| (item.0, false));
-        let contents =
-            nav.or(ncx).map(|(href, is_nav)| Ok::<_, anyhow::Error>((resolve(path, href)?.0, is_nav)));
+        let contents = nav.or(ncx).map(|(href, is_nav)| Ok::<_, BookError>((resolve(path, href)?.0, is_nav)));
         Ok(Self {
             title: text("title"),
             author: text("creator"),
@@ -229,7 +246,7 @@ fn contents(archive: &mut Archive<impl Read + Seek>, package: &Package) -> Resul
 /// Parses XML. Entities of the document are expanded within bounds, others are never fetched.
 fn xml<'a>(text: &'a str, path: &str) -> Result<Document<'a>> {
     let options = ParsingOptions { allow_dtd: true, nodes_limit: MAX_NODES, ..ParsingOptions::default() };
-    Document::parse_with_options(text, options).with_context(|| format!("{path} is damaged"))
+    Document::parse_with_options(text, options).map_err(|error| damaged(path, &error))
 }
 
 /// Whether it is an element of this name, in any namespace.
@@ -248,7 +265,7 @@ fn text_of(node: Node<'_, '_>) -> String {
 fn resolve(base: &str, href: &str) -> Result<(String, String)> {
     let (path, id) = href.split_once('#').unwrap_or((href, ""));
     let decoded =
-        |text| percent_decode_str(text).decode_utf8().with_context(|| format!("'{href}' is no path"));
+        |text| percent_decode_str(text).decode_utf8().map_err(|_| fault(format!("'{href}' is no path")));
     let path = decoded(path)?;
     let mut parts: Vec<&str> = base.split('/').collect();
     if !path.is_empty() {
@@ -257,7 +274,9 @@ fn resolve(base: &str, href: &str) -> Result<(String, String)> {
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." => ensure!(parts.pop().is_some(), "'{href}' leads out of the archive"),
+            ".." => {
+                parts.pop().ok_or_else(|| fault(format!("'{href}' leads out of the archive")))?;
+            }
             part => parts.push(part),
         }
     }
@@ -311,7 +330,7 @@ mod tests {
     }
 
     fn error(changes: &[(&str, &str)]) -> String {
-        format!("{:#}", read_bytes(epub(changes)).unwrap_err())
+        format!("{}", read_bytes(epub(changes)).unwrap_err())
     }
 
     #[test]
@@ -375,13 +394,13 @@ mod tests {
     fn damaged_and_protected_books_are_told_apart() {
         let whole = epub(&[]);
         assert!(
-            format!("{:#}", read_bytes(whole[..whole.len() / 2].to_vec()).unwrap_err()).contains("damaged")
+            format!("{}", read_bytes(whole[..whole.len() / 2].to_vec()).unwrap_err()).contains("damaged")
         );
         let mut flipped = whole;
         let name = b"OEBPS/text/a.xhtml";
         let at = flipped.windows(name.len()).position(|window| window == name).unwrap();
         flipped[at + name.len() + 20] ^= 0x55;
-        let error_of_flipped = format!("{:#}", read_bytes(flipped).unwrap_err());
+        let error_of_flipped = format!("{}", read_bytes(flipped).unwrap_err());
         assert!(error_of_flipped.contains("OEBPS/text/a.xhtml is damaged"), "{error_of_flipped}");
         assert!(error(&[("OEBPS/content.opf", "<package")]).contains("OEBPS/content.opf is damaged"));
         let drm = "<encryption><CipherReference URI=\"OEBPS/text/a.xhtml\"/></encryption>";

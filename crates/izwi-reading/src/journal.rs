@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use izwi_audio::pcm;
+use izwi_hub::{IoError, WorkError, WorkFolder};
 use serde::{Deserialize, Serialize};
 
-use super::sound::{UnitSound, Word};
-use crate::work_folder::WorkFolder;
+use crate::error::Result;
+use crate::sound::{UnitSound, Word};
 
 /// The longest first line of a unit's file.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
@@ -24,15 +24,15 @@ const BLOCK_SAMPLES: usize = 1 << 13;
 
 /// The first line of a unit's file, before its 16-bit samples.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Header {
-    pub(super) sample_rate_hz: u32,
-    pub(super) samples: u64,
-    pub(super) words: Vec<Word>,
+pub(crate) struct Header {
+    pub(crate) sample_rate_hz: u32,
+    pub(crate) samples: u64,
+    pub(crate) words: Vec<Word>,
 }
 
 /// The folder of the units.
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub struct Journal {
     folder: WorkFolder,
 }
 
@@ -41,11 +41,11 @@ impl Journal {
     ///
     /// # Errors
     /// As [`WorkFolder::open`].
-    pub(crate) fn open(folder: PathBuf) -> Result<Self> {
+    pub fn open(folder: PathBuf) -> Result<Self, WorkError> {
         Ok(Self { folder: WorkFolder::open(folder)? })
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -54,7 +54,7 @@ impl Journal {
     }
 
     /// A file in the folder that the next run removes.
-    pub(super) fn part(&self, name: &str) -> PathBuf {
+    pub(crate) fn part(&self, name: &str) -> PathBuf {
         self.folder.part(name)
     }
 
@@ -62,27 +62,27 @@ impl Journal {
     ///
     /// # Errors
     /// The disk is full, or the system refuses.
-    pub(crate) fn store(&self, key: &str, sound: &UnitSound) -> Result<()> {
+    pub fn store(&self, key: &str, sound: &UnitSound) -> Result<(), IoError> {
         let samples = sound.samples.len() as u64;
         let header = Header { sample_rate_hz: sound.sample_rate_hz, samples, words: sound.words.clone() };
-        let mut bytes = serde_json::to_vec(&header).context("cannot write a unit")?;
+        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
         bytes.push(b'\n');
         pcm::write_i16_le(&sound.samples, &mut bytes);
         self.folder.store(&format!("{key}.{EXTENSION}"), &bytes)
     }
 
     /// The header of a unit that is stored whole.
-    pub(super) fn header(&self, key: &str) -> Option<Header> {
+    pub(crate) fn header(&self, key: &str) -> Option<Header> {
         self.open_unit(key).ok().map(|(header, _)| header)
     }
 
     /// Whether nothing is stored.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.folder.has_none(EXTENSION)
     }
 
     /// Whether a unit is stored whole.
-    pub(crate) fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.header(key).is_some()
     }
 
@@ -110,15 +110,15 @@ impl Journal {
     ///
     /// # Errors
     /// The unit cannot be read, or `sink` fails.
-    pub(super) fn read(&self, key: &str, sink: &mut impl FnMut(&[f32]) -> Result<()>) -> Result<()> {
-        let cannot = || format!("cannot read {}", self.path(key).display());
-        let (header, mut reader) = self.open_unit(key).with_context(cannot)?;
+    pub(crate) fn read(&self, key: &str, sink: &mut impl FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        let path = self.path(key);
+        let (header, mut reader) = self.open_unit(key).map_err(IoError::at("read", &path))?;
         let mut left = header.samples;
         let mut bytes = [0; BLOCK_SAMPLES * SAMPLE_BYTES as usize];
         while left > 0 {
             let count = left.min(BLOCK_SAMPLES as u64) as usize;
             let block = &mut bytes[..count * SAMPLE_BYTES as usize];
-            reader.read_exact(block).with_context(cannot)?;
+            reader.read_exact(block).map_err(IoError::at("read", &path))?;
             let samples: Vec<f32> = block
                 .chunks_exact(2)
                 .map(|sample| f32::from(i16::from_le_bytes([sample[0], sample[1]])) / 32_768.0)
@@ -133,7 +133,7 @@ impl Journal {
     ///
     /// # Errors
     /// The system refuses.
-    pub(crate) fn remove(self) -> Result<()> {
+    pub fn remove(self) -> Result<(), IoError> {
         self.folder.remove()
     }
 }

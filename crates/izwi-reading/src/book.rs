@@ -6,12 +6,15 @@ mod epub;
 mod html;
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read as _};
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use izwi_hub::IoError;
+use izwi_types::{excerpt, format_bytes};
 
-use crate::{failure, input};
+use crate::error::BookError;
+
+type Result<T> = std::result::Result<T, BookError>;
 
 /// The largest EPUB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -22,71 +25,132 @@ const MAX_HEADING_BYTES: usize = 80;
 
 /// A book.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Book {
-    pub(crate) title: Option<String>,
-    pub(crate) author: Option<String>,
-    pub(crate) cover: Option<Cover>,
-    pub(crate) chapters: Vec<Chapter>,
+pub struct Book {
+    pub title: Option<String>,
+    pub author: Option<String>,
+    pub cover: Option<Cover>,
+    pub chapters: Vec<Chapter>,
 }
 
 /// The picture of a cover.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Cover {
-    pub(crate) media_type: String,
-    pub(crate) bytes: Vec<u8>,
+pub struct Cover {
+    pub media_type: String,
+    pub bytes: Vec<u8>,
 }
 
 /// A chapter.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Chapter {
+pub struct Chapter {
     /// Empty if it has none.
-    pub(crate) title: String,
-    pub(crate) blocks: Vec<Block>,
+    pub title: String,
+    pub blocks: Vec<Block>,
 }
 
 /// A part of a chapter.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Block {
+pub enum Block {
     Heading(String),
     Paragraph(String),
     /// The scene changes.
     Break,
 }
 
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An EPUB.
+    Epub,
+    /// Markdown.
+    Markdown,
+    /// HTML or XHTML.
+    Html,
+    /// Text.
+    Text,
+}
+
+impl Kind {
+    /// The kind of a file of this name.
+    ///
+    /// # Errors
+    /// Its extension is that of something else.
+    pub fn of(name: &Path) -> Result<Self> {
+        let extension = name.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        Ok(match extension.as_deref() {
+            Some("epub") => Self::Epub,
+            Some("md" | "markdown") => Self::Markdown,
+            Some("html" | "htm" | "xhtml") => Self::Html,
+            Some("txt" | "text") | None => Self::Text,
+            Some(other) => {
+                return Err(BookError::unusable(
+                    format!("'{}' asks for {}, which is not read", name.display(), excerpt(other)),
+                    "name a file with one of the extensions .epub, .md, .txt, .html",
+                ));
+            }
+        })
+    }
+}
+
 /// Reads the book in a file; its extension tells the format.
 ///
 /// # Errors
 /// The file cannot be read, is too large or damaged, or has nothing to read aloud.
-pub(crate) fn read(path: &Path) -> Result<Book> {
-    let name = path.display().to_string();
-    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-    let text = || utf8(input::read_file(path, MAX_TEXT_BYTES)?, &name);
-    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
-    let mut book = match extension.as_deref() {
-        Some("epub") => {
-            if file.metadata()?.len() > MAX_FILE_BYTES {
-                return Err(input::too_large(&name, MAX_FILE_BYTES));
-            }
-            epub::read(BufReader::new(file)).with_context(|| format!("cannot read {name}"))?
-        }
-        Some("md" | "markdown") => of_markdown(&text()?),
-        Some("html" | "htm" | "xhtml") => of_html(&text()?),
-        Some("txt" | "text") | None => of_text(&text()?),
-        Some(other) => {
-            return Err(failure::usage(
-                format!("'{name}' asks for {other}, which is not read"),
-                "name a file with one of the extensions .epub, .md, .txt, .html",
-            ));
-        }
+pub fn read(path: &Path) -> Result<Book> {
+    // A file that is not there is told before its name is judged.
+    path.metadata().map_err(IoError::at("read", path))?;
+    read_as(path, Kind::of(path)?, &path.display().to_string())
+}
+
+/// Reads the book in a file of a kind, which has another name for its reader.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_as(path: &Path, kind: Kind, name: &str) -> Result<Book> {
+    let file = File::open(path).map_err(IoError::at("read", path))?;
+    let bytes = file.metadata().map_err(IoError::at("read", path))?.len();
+    let limit = if kind == Kind::Epub { MAX_FILE_BYTES } else { MAX_TEXT_BYTES };
+    if bytes > limit {
+        return Err(too_large(name, limit));
+    }
+    if kind == Kind::Epub {
+        return checked(epub::read(BufReader::new(file)).map_err(|error| error.within(name))?, name);
+    }
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(IoError::at("read", path))?;
+    of(&utf8(bytes, name)?, kind, name)
+}
+
+/// The book that a text of a kind is; `name` is what its reader calls it.
+///
+/// # Errors
+/// It is too large, has nothing to read aloud, or is of a kind that is no text.
+pub fn of(text: &str, kind: Kind, name: &str) -> Result<Book> {
+    if text.len() as u64 > MAX_TEXT_BYTES {
+        return Err(too_large(name, MAX_TEXT_BYTES));
+    }
+    let book = match kind {
+        Kind::Epub => return Err(BookError::unusable(format!("{name} is no EPUB"), "send it as a file")),
+        Kind::Markdown => of_markdown(text),
+        Kind::Html => of_html(text),
+        Kind::Text => of_text(text),
     };
+    checked(book, name)
+}
+
+fn too_large(name: &str, limit: u64) -> BookError {
+    BookError::unusable(format!("{name} has more than {}", format_bytes(limit)), "split it into parts")
+}
+
+/// A book that has text, and a title.
+fn checked(mut book: Book, name: &str) -> Result<Book> {
     if !book.chapters.iter().any(|chapter| chapter.blocks.iter().any(|block| *block != Block::Break)) {
-        return Err(failure::with_help(
+        return Err(BookError::unusable(
             format!("{name} has no text"),
             "a book of pictures needs its text first",
         ));
     }
     if book.title.is_none() {
-        book.title = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        book.title = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     }
     Ok(book)
 }
@@ -94,7 +158,7 @@ pub(crate) fn read(path: &Path) -> Result<Book> {
 fn utf8(bytes: Vec<u8>, name: &str) -> Result<String> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        failure::usage(format!("{name} is not UTF-8 text (byte {at})"), "convert it, e.g. with iconv")
+        BookError::unusable(format!("{name} is not UTF-8 text (byte {at})"), "convert it, e.g. with iconv")
     })?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
@@ -288,7 +352,7 @@ mod tests {
         ] {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
-            let error = failure::render(&read(&path).unwrap_err());
+            let error = read(&path).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -1,21 +1,16 @@
 //! The cast: which voice reads what.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use crate::{failure, input};
-
-const MAX_BYTES: u64 = 1 << 20;
 /// Quotation marks that open speech, and those that close it.
 const QUOTES: &[(char, char)] = &[('“', '”'), ('„', '“'), ('«', '»'), ('「', '」'), ('"', '"')];
 
 /// Voices by role, the table of a file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Cast {
+pub struct Cast {
     /// Reads everything else.
     narrator: Option<String>,
     /// Reads what stands between quotation marks.
@@ -26,34 +21,26 @@ pub(crate) struct Cast {
 }
 
 impl Cast {
-    /// Reads the file.
+    /// Reads the text of a file.
     ///
     /// # Errors
-    /// It cannot be read, or is no cast.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let bytes = input::read_file(path, MAX_BYTES)?;
-        let text =
-            String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8 text", path.display()))?;
-        toml::from_str(&text).map_err(|error| {
-            failure::usage(
-                format!("{} is no cast: {}", path.display(), error.message()),
-                "it may have narrator, quotes, and a table [speakers] of names and voices",
-            )
-        })
+    /// It is no cast; the message says why.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
     }
 
     /// The voice that reads everything else.
-    pub(crate) fn narrator(&self) -> Option<&str> {
+    pub fn narrator(&self) -> Option<&str> {
         self.narrator.as_deref()
     }
 
     /// All voices that it names.
-    pub(crate) fn voices(&self) -> impl Iterator<Item = &str> {
+    pub fn voices(&self) -> impl Iterator<Item = &str> {
         self.narrator.iter().chain(&self.quotes).chain(self.speakers.values()).map(String::as_str)
     }
 
     /// The parts of a paragraph with their voices; `None` is the narrator's.
-    pub(crate) fn parts<'a>(&'a self, paragraph: &'a str) -> Vec<(Option<&'a str>, &'a str)> {
+    pub fn parts<'a>(&'a self, paragraph: &'a str) -> Vec<(Option<&'a str>, &'a str)> {
         if let Some((name, line)) = paragraph.split_once(':')
             && let Some(voice) = self.speakers.get(name.trim())
         {

@@ -3,10 +3,10 @@
 use izwi_core::engine::Segment;
 use izwi_core::engine::request::sentence_ends;
 
-use super::sound::{EDGE_S, Word};
+use crate::sound::{EDGE_S, Word};
 
 /// The cues of a unit that starts at `start_s`.
-pub(super) fn cues(
+pub(crate) fn cues(
     text: &str,
     words: &[Word],
     start_s: f64,

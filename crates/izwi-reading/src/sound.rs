@@ -4,7 +4,7 @@ use izwi_types::SpokenWord;
 use serde::{Deserialize, Serialize};
 
 /// Silence that a unit keeps before and behind its sound, in seconds.
-pub(super) const EDGE_S: f64 = 0.05;
+pub(crate) const EDGE_S: f64 = 0.05;
 /// Time of the fades.
 const FADE_S: f64 = 0.005;
 /// Time of the windows in which sound is looked for.
@@ -14,25 +14,25 @@ const SILENCE_RMS: f32 = 0.002;
 
 /// A word with its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Word {
+pub(crate) struct Word {
     /// First byte of its span in the unit's text.
-    pub(super) text_start: usize,
+    pub(crate) text_start: usize,
     /// Its first sample and the end of its last sound, in samples of the unit.
-    pub(super) start: u64,
-    pub(super) end: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 /// The sound of a unit.
 #[derive(Debug, PartialEq)]
-pub(crate) struct UnitSound {
-    pub(super) sample_rate_hz: u32,
-    pub(super) samples: Vec<f32>,
-    pub(super) words: Vec<Word>,
+pub struct UnitSound {
+    pub(crate) sample_rate_hz: u32,
+    pub(crate) samples: Vec<f32>,
+    pub(crate) words: Vec<Word>,
 }
 
 impl UnitSound {
     /// Trims and fades what a model said.
-    pub(crate) fn new(samples: &[f32], words: &[SpokenWord], sample_rate_hz: u32) -> Self {
+    pub fn new(samples: &[f32], words: &[SpokenWord], sample_rate_hz: u32) -> Self {
         let count = |seconds: f64| (seconds * f64::from(sample_rate_hz)).round() as usize;
         let (edge, window) = (count(EDGE_S), count(WINDOW_S).max(1));
         let is_loud = |window: &[f32]| {
@@ -66,8 +66,13 @@ impl UnitSound {
         Self { sample_rate_hz, words: words.collect(), samples: trimmed }
     }
 
+    /// Bytes of its samples where they are stored.
+    pub fn stored_bytes(&self) -> u64 {
+        2 * self.samples.len() as u64
+    }
+
     /// Its duration.
-    pub(crate) fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.sample_rate_hz)
     }
 }

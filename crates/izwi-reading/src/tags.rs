@@ -1,39 +1,39 @@
 //! What a file tells of the book: title, author, cover, and where chapters begin. ID3 for MP3, Vorbis comments for Opus and FLAC.
 
-use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use id3::frame::{self, PictureType};
 use id3::{Encoder, Frame, Tag, TagLike as _, Version};
 
 use crate::book::Cover;
+use crate::error::{BindError, Result};
 
 /// The tags of one file.
 #[derive(Debug)]
-pub(super) struct Tags<'a> {
-    pub(super) title: &'a str,
-    pub(super) author: Option<&'a str>,
+pub(crate) struct Tags<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) author: Option<&'a str>,
     /// The title of the book.
-    pub(super) album: &'a str,
+    pub(crate) album: &'a str,
     /// Its number and that of all, of a chapter's file.
-    pub(super) track: Option<(usize, usize)>,
-    pub(super) cover: Option<&'a Cover>,
+    pub(crate) track: Option<(usize, usize)>,
+    pub(crate) cover: Option<&'a Cover>,
     /// Titles of the chapters and their starts, in seconds; of a book in one file.
-    pub(super) chapters: Vec<(&'a str, f64)>,
+    pub(crate) chapters: Vec<(&'a str, f64)>,
     /// Duration of the file.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl Tags<'_> {
     /// The tag at the start of an MP3 file. Chapters: <https://id3.org/id3v2-chapters-1.0>
-    pub(super) fn id3(&self) -> Result<Vec<u8>> {
+    pub(crate) fn id3(&self) -> Result<Vec<u8>> {
         let mut tag = Tag::new();
         tag.set_title(self.title);
         tag.set_album(self.album);
         tag.set_genre("Audiobook");
         self.author.into_iter().for_each(|author| tag.set_artist(author));
         if let Some((number, count)) = self.track {
-            tag.set_track(u32::try_from(number)?);
-            tag.set_total_tracks(u32::try_from(count)?);
+            tag.set_track(u32::try_from(number).unwrap_or(u32::MAX));
+            tag.set_total_tracks(u32::try_from(count).unwrap_or(u32::MAX));
         }
         if let Some(cover) = self.cover {
             tag.add_frame(frame::Picture {
@@ -70,12 +70,15 @@ impl Tags<'_> {
             });
         }
         let mut bytes = Vec::new();
-        Encoder::new().version(Version::Id3v24).encode(&tag, &mut bytes).context("cannot write the tag")?;
+        Encoder::new()
+            .version(Version::Id3v24)
+            .encode(&tag, &mut bytes)
+            .map_err(|error| BindError::audio("cannot write the tag", &error))?;
         Ok(bytes)
     }
 
     /// Vorbis comments. Chapters: <https://wiki.xiph.org/Chapter_Extension>
-    pub(super) fn comments(&self) -> Vec<(String, String)> {
+    pub(crate) fn comments(&self) -> Vec<(String, String)> {
         let mut comments =
             vec![("TITLE".to_owned(), self.title.to_owned()), ("ALBUM".to_owned(), self.album.to_owned())];
         let mut add = |name: String, value: String| comments.push((name, value));

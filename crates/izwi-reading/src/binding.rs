@@ -4,21 +4,20 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use izwi_audio::encode::{EncoderConfig, Format, MP3};
-use izwi_core::engine::Segment;
+use izwi_hub::IoError;
+use izwi_types::Segment;
 
-use super::journal::Journal;
-use super::loudness::{Limiter, Loudness, Meter};
-use super::outputs::{OutputFile, Outputs};
-use super::plan::Plan;
-use super::sound::EDGE_S;
-use super::subtitles;
-use super::tags::Tags;
 use crate::book::Book;
-use crate::failure;
+use crate::error::{BindError, Result};
+use crate::journal::Journal;
+use crate::loudness::{Limiter, Loudness, Meter};
+use crate::plan::Plan;
+use crate::sound::EDGE_S;
+use crate::subtitles;
+use crate::tags::Tags;
 
 /// Silence at both ends of a file, in seconds.
 const MARGIN_S: f64 = 0.5;
@@ -27,27 +26,46 @@ const MAX_WHOLE_MP3_S: f64 = 1_800.0;
 /// Samples of silence that are made at a time.
 const SILENCE_SAMPLES: usize = 1 << 12;
 
+/// The files of a book.
+#[derive(Debug)]
+pub struct Outputs {
+    pub files: Vec<OutputFile>,
+    pub format: &'static Format,
+    /// Samples per second and bits per second of the files; `None` for those of the format.
+    pub output_rate_hz: Option<u32>,
+    pub bit_rate: Option<u32>,
+    /// Whether there is a file for each chapter.
+    pub is_folder: bool,
+}
+
+/// A file and the chapters in it.
+#[derive(Debug)]
+pub struct OutputFile {
+    pub path: PathBuf,
+    pub chapters: Range<usize>,
+}
+
 /// What is bound.
 #[derive(Debug)]
-pub(crate) struct Binding<'a> {
-    pub(crate) book: &'a Book,
-    pub(crate) plan: &'a Plan,
+pub struct Binding<'a> {
+    pub book: &'a Book,
+    pub plan: &'a Plan,
     /// The units' keys in the journal; `None` for those that are left out.
-    pub(crate) keys: &'a [Option<&'a str>],
-    pub(crate) journal: &'a Journal,
-    pub(crate) outputs: &'a Outputs,
-    pub(crate) loudness: Loudness,
-    pub(crate) sample_rate_hz: u32,
+    pub keys: &'a [Option<&'a str>],
+    pub journal: &'a Journal,
+    pub outputs: &'a Outputs,
+    pub loudness: Loudness,
+    pub sample_rate_hz: u32,
 }
 
 /// What was bound.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    pub(crate) seconds: f64,
+pub struct Bound {
+    pub seconds: f64,
     /// The loudness of the result; `None` of silence, and where none is asked for.
-    pub(crate) lufs: Option<f64>,
+    pub lufs: Option<f64>,
     /// The subtitles of a book in one file.
-    pub(crate) cues: Vec<Segment>,
+    pub cues: Vec<Segment>,
 }
 
 /// A unit in a file.
@@ -62,11 +80,11 @@ struct Placed {
 }
 
 impl Binding<'_> {
-    /// Writes all files. `on_unit` is called for each unit of each pass.
+    /// Writes all files. `on_unit` is called for each unit of each pass, and its error ends the work.
     ///
     /// # Errors
     /// A file cannot be written, a unit cannot be read, or a format cannot hold the audio.
-    pub(crate) async fn bind(&self, with_cues: bool, on_unit: impl Fn()) -> Result<Bound> {
+    pub async fn bind(&self, with_cues: bool, on_unit: impl Fn() -> Result<()>) -> Result<Bound> {
         let files: Vec<_> =
             self.outputs.files.iter().map(|file| (file, self.place(&file.chapters))).collect();
         let gain_db = match self.loudness {
@@ -124,7 +142,7 @@ impl Binding<'_> {
     async fn stream(
         &self,
         placed: &[Placed],
-        on_unit: &impl Fn(),
+        on_unit: &impl Fn() -> Result<()>,
         sink: &mut impl FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
         for unit in placed {
@@ -132,7 +150,7 @@ impl Binding<'_> {
             if let Some(key) = self.keys[unit.unit] {
                 self.journal.read(key, sink)?;
             }
-            on_unit();
+            on_unit()?;
             tokio::task::yield_now().await;
         }
         silence(self.samples(MARGIN_S - EDGE_S), sink)
@@ -145,19 +163,21 @@ impl Binding<'_> {
         placed: &[Placed],
         gain_db: Option<f64>,
         meter: &mut Option<Meter>,
-        on_unit: &impl Fn(),
+        on_unit: &impl Fn() -> Result<()>,
     ) -> Result<()> {
         let length = self.length(placed);
         let format: &Format = self.outputs.format;
         let is_long_mp3 = format.name == MP3.name && self.seconds(length) > MAX_WHOLE_MP3_S;
-        let mut encoder = format.encoder(&match is_long_mp3 {
+        let config = match is_long_mp3 {
             true => EncoderConfig::streamed(self.sample_rate_hz),
             false => EncoderConfig::whole(self.sample_rate_hz, length),
-        })?;
+        };
+        let Outputs { output_rate_hz, bit_rate, .. } = *self.outputs;
+        let mut encoder = format.encoder(&EncoderConfig { output_rate_hz, bit_rate, ..config })?;
         let tags = self.tags(file, placed, length);
         encoder.set_comments(&tags.comments());
         let part = self.journal.part("output");
-        let failed = |error: io::Error| cannot(&file.path, &error);
+        let failed = |error: io::Error| cannot(&file.path, error);
         let mut out = BufWriter::new(File::create(&part).map_err(failed)?);
         if format.name == MP3.name {
             out.write_all(&tags.id3()?).map_err(failed)?;
@@ -225,9 +245,6 @@ fn silence(samples: u64, sink: &mut impl FnMut(&[f32]) -> Result<()>) -> Result<
     Ok(())
 }
 
-fn cannot(path: &Path, error: &io::Error) -> anyhow::Error {
-    failure::with_help(
-        format!("cannot write {}: {error}", path.display()),
-        "what is spoken is kept: make room or choose another folder, and give the same command again",
-    )
+fn cannot(path: &Path, error: io::Error) -> BindError {
+    BindError::Io(IoError::at("write", path)(error))
 }

@@ -1,7 +1,8 @@
 //! Loudness after EBU R 128: measured over the whole book, then brought to a target, with peaks held under a ceiling.
 
-use anyhow::{Context as _, Result};
 use ebur128::{EbuR128, Mode};
+
+use crate::error::{BindError, Result};
 
 /// The ceiling of peaks: −1 dBTP, less what the encoders of a lossy format overshoot.
 const CEILING_DBTP: f64 = -1.5;
@@ -12,7 +13,7 @@ const RELEASE: f32 = 1.023;
 
 /// The loudness that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Loudness {
+pub enum Loudness {
     /// As the model speaks.
     Off,
     /// Integrated, in LUFS.
@@ -22,7 +23,7 @@ pub(crate) enum Loudness {
 impl std::str::FromStr for Loudness {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         match (text, text.parse::<f64>()) {
             ("off", _) => Ok(Self::Off),
             (_, Ok(lufs)) if (-40.0..=-8.0).contains(&lufs) => Ok(Self::Lufs(lufs)),
@@ -32,30 +33,33 @@ impl std::str::FromStr for Loudness {
 }
 
 /// A meter of the loudness of mono audio.
-pub(super) struct Meter(EbuR128);
+pub(crate) struct Meter(EbuR128);
 
 impl Meter {
-    pub(super) fn new(sample_rate_hz: u32) -> Result<Self> {
+    pub(crate) fn new(sample_rate_hz: u32) -> Result<Self> {
         // A histogram takes the same room for an hour and for a day.
         Ok(Self(analyser(sample_rate_hz, Mode::I | Mode::HISTOGRAM)?))
     }
 
-    pub(super) fn push(&mut self, samples: &[f32]) -> Result<()> {
-        self.0.add_frames_f32(samples).context("the loudness cannot be measured")
+    pub(crate) fn push(&mut self, samples: &[f32]) -> Result<()> {
+        self.0
+            .add_frames_f32(samples)
+            .map_err(|error| BindError::audio("the loudness cannot be measured", &error))
     }
 
     /// The integrated loudness in LUFS; `None` of silence.
-    pub(super) fn lufs(&self) -> Option<f64> {
+    pub(crate) fn lufs(&self) -> Option<f64> {
         self.0.loudness_global().ok().filter(|lufs| lufs.is_finite())
     }
 }
 
 fn analyser(sample_rate_hz: u32, mode: Mode) -> Result<EbuR128> {
-    EbuR128::new(1, sample_rate_hz, mode).context("the loudness cannot be measured")
+    EbuR128::new(1, sample_rate_hz, mode)
+        .map_err(|error| BindError::audio("the loudness cannot be measured", &error))
 }
 
 /// Applies a gain, and holds peaks under the ceiling: before one comes, the gain falls within a step, and rises slowly after.
-pub(super) struct Limiter {
+pub(crate) struct Limiter {
     gain: f32,
     peaks: EbuR128,
     /// The step that is being filled.
@@ -67,14 +71,14 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    pub(super) fn new(gain_db: f64, sample_rate_hz: u32) -> Result<Self> {
+    pub(crate) fn new(gain_db: f64, sample_rate_hz: u32) -> Result<Self> {
         let gain = 10f64.powf(gain_db / 20.0) as f32;
         let peaks = analyser(sample_rate_hz, Mode::TRUE_PEAK)?;
         Ok(Self { gain, peaks, filling: Vec::new(), waiting: None, current: 1.0 })
     }
 
     /// Passes on what is decided; the same bytes however the samples are sliced.
-    pub(super) fn push(&mut self, samples: &[f32]) -> Result<Vec<f32>> {
+    pub(crate) fn push(&mut self, samples: &[f32]) -> Result<Vec<f32>> {
         let mut out = Vec::with_capacity(samples.len() + STEP_SAMPLES);
         for sample in samples {
             self.filling.push(sample * self.gain);
@@ -86,7 +90,7 @@ impl Limiter {
     }
 
     /// Passes on the rest.
-    pub(super) fn finish(mut self) -> Result<Vec<f32>> {
+    pub(crate) fn finish(mut self) -> Result<Vec<f32>> {
         let mut out = Vec::new();
         self.step(&mut out)?;
         self.step(&mut out)?;
@@ -95,9 +99,14 @@ impl Limiter {
 
     fn step(&mut self, out: &mut Vec<f32>) -> Result<()> {
         let step = std::mem::take(&mut self.filling);
-        self.peaks.add_frames_f32(&step).context("the peaks cannot be measured")?;
+        self.peaks
+            .add_frames_f32(&step)
+            .map_err(|error| BindError::audio("the peaks cannot be measured", &error))?;
         let ceiling = 10f64.powf(CEILING_DBTP / 20.0);
-        let peak = self.peaks.prev_true_peak(0).context("the peaks cannot be measured")?;
+        let peak = self
+            .peaks
+            .prev_true_peak(0)
+            .map_err(|error| BindError::audio("the peaks cannot be measured", &error))?;
         let need = (ceiling / peak.max(ceiling)) as f32;
         if let Some((samples, own)) = self.waiting.replace((step, need)) {
             let end = need.min(own).min(self.current * RELEASE).min(1.0);

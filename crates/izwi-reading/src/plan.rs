@@ -2,8 +2,8 @@
 
 use izwi_core::engine::request::sentence_ends;
 
-use super::cast::Cast;
 use crate::book::{Block, Book};
+use crate::cast::Cast;
 
 /// Silence between the parts of a paragraph, in seconds.
 const PART_PAUSE_S: f64 = 0.2;
@@ -18,27 +18,27 @@ const MAX_UNIT_CHARS: usize = 1_000;
 
 /// What is spoken at once.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Unit {
-    pub(crate) text: String,
+pub struct Unit {
+    pub text: String,
     /// The voice of the cast; `None` is the narrator's.
-    pub(crate) voice: Option<String>,
+    pub voice: Option<String>,
     /// Index of its chapter.
-    pub(crate) chapter: usize,
+    pub chapter: usize,
     /// Silence between the unit before and this one.
-    pub(crate) pause_s: f64,
+    pub pause_s: f64,
 }
 
 /// The units of a book in order.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Titles of the chapters.
-    pub(crate) chapters: Vec<String>,
-    pub(crate) units: Vec<Unit>,
+    pub chapters: Vec<String>,
+    pub units: Vec<Unit>,
 }
 
 impl Plan {
     /// Plans a book.
-    pub(crate) fn new(book: &Book, cast: &Cast) -> Self {
+    pub fn new(book: &Book, cast: &Cast) -> Self {
         let mut units: Vec<Unit> = Vec::new();
         for (chapter, contents) in book.chapters.iter().enumerate() {
             let mut pause_s = CHAPTER_PAUSE_S;
