@@ -14,7 +14,7 @@ const book = (paragraphs) => ({
 
 async function begin(page, paragraphs) {
   await page.getByLabel("Book or recording").setInputFiles(book(paragraphs));
-  await page.getByLabel("Format", { exact: true }).selectOption("wav");
+  await page.getByLabel("Result format").selectOption("wav");
   await page.getByRole("button", { name: "Begin" }).click();
   await shows(page, "jobs-status", "book.md is queued");
 }
