@@ -15,7 +15,6 @@
 mod parse;
 mod setup;
 
-
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
