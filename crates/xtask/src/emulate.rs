@@ -38,6 +38,8 @@ const OPTIMISED_LITTLE: [&str; 7] =
 const SHARED: &str = "shared-dependencies";
 /// Left out: its dependencies on a Mac ask the bindings for more than the stand-ins have.
 const BINARY: &str = "crates/izwi-cli";
+/// Left out of [`SHARED`] for the same reason: the binary alone has them.
+const DESKTOP: [&str; 2] = ["arboard", "global-hotkey"];
 /// Left out: it depends on the binary's package.
 const FUZZ: &str = "tests/fuzz";
 const NEXTEST_CONFIG: &str = ".config/nextest.toml";
@@ -161,7 +163,8 @@ fn shared(manifests: &[String]) -> Result<String> {
         let tables = kinds.filter_map(|kind| manifest.get(kind)?.as_table());
         for (name, dependency) in tables.flatten() {
             let is = |key| dependency.get(key).and_then(toml::Value::as_bool) == Some(true);
-            if is("workspace") && !is("optional") && !name.starts_with("izwi-") {
+            let is_left_out = name.starts_with("izwi-") || DESKTOP.contains(&name.as_str());
+            if is("workspace") && !is("optional") && !is_left_out {
                 let features = dependency.get("features").and_then(toml::Value::as_array);
                 asked.entry(name.clone()).or_default().extend(features.into_iter().flatten().cloned());
             }
@@ -308,8 +311,7 @@ mod tests {
 
     #[test]
     fn shared_dependencies_have_the_features_of_all_packages() {
-        let one =
-            "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }\nizwi-nn.workspace = true\n";
+        let one = "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }\nizwi-nn.workspace = true\narboard.workspace = true\n";
         let two = "[dependencies]\nalsa = { workspace = true, optional = true }\n[dev-dependencies]\nserde = { workspace = true, features = [\"std\"] }\n";
         let manifest: toml::Table = shared(&[one.to_owned(), two.to_owned()]).unwrap().parse().unwrap();
         let dependencies = manifest["dependencies"].as_table().unwrap();
