@@ -2,14 +2,17 @@
 
 use izwi_core::engine::AudioInput;
 use izwi_core::engine::{
-    Engine, EngineCoreRequest, EngineOutput, Priority, RequestStats, TranscriptionOptions,
+    Engine, EngineCoreRequest, EngineOutput, Priority, RequestStats, Task, TranscriptionOptions,
 };
 use izwi_types::excerpt;
 
 use crate::dto::transcription::TranscriptionRequest;
 use crate::error::ApiError;
 use crate::extract::{non_blank, parse_priority};
-use crate::speakers::Reference;
+use crate::ignored::IgnoredFields;
+use crate::registry::Lease;
+use crate::speakers::{Reference, Speakers};
+use crate::state::AppState;
 use crate::transcript_format::{AsrTask, FinishedTranscript, JsonExtras, TokenUsage, TranscriptFormat};
 use crate::upload::Recording;
 
@@ -83,6 +86,31 @@ impl CheckedRequest {
         check_stream(stream, format)?;
         let model = non_blank(fields.model);
         Ok(Self { model, format, stream, options, priority, with_words, references, saved_speakers })
+    }
+
+    /// Leases the model that tells speakers, where the format has them, and then that of the words. Whether the latter stands in
+    /// for the one that is named is noted.
+    ///
+    /// # Errors
+    /// A model is missing or cannot be loaded, or a reference of a speaker cannot be used.
+    pub(crate) async fn lease(
+        &self,
+        state: &AppState,
+        ignored: &mut IgnoredFields,
+    ) -> Result<(Option<Speakers>, Lease), ApiError> {
+        let speakers = match self.format {
+            TranscriptFormat::DiarizedJson => {
+                let speakers = Speakers::lease(state, "response_format", self.saved_speakers).await?;
+                let references = self.references.clone();
+                Some(speakers.with_known(references, self.priority, "known_speaker_references").await?)
+            }
+            _ => None,
+        };
+        let engine = state.lease(self.model.as_deref(), Task::Asr).await?;
+        if self.model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
+            ignored.add("model");
+        }
+        Ok((speakers, engine))
     }
 
     /// The engine's request, if the model supports the task.

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
-use izwi_core::engine::{EngineCoreRequest, EngineError, RequestId, RequestStats, StreamingOutput, Task};
+use izwi_core::engine::{EngineCoreRequest, EngineError, RequestId, RequestStats, StreamingOutput};
 use tokio::sync::mpsc;
 
 use super::diarized;
@@ -24,7 +24,6 @@ use crate::error::ApiError;
 use crate::openapi::{TranscriptBody, TranscriptionBody, TranscriptionForm, TranscriptionRefusals};
 use crate::record;
 use crate::registry::Lease;
-use crate::speakers::Speakers;
 use crate::state::AppState;
 use crate::stats_headers;
 use crate::transcript_format::{AsrTask, TranscriptFormat, detected};
@@ -82,18 +81,7 @@ pub async fn respond(
     let checked = CheckedRequest::check(fields, task)?;
     let field = recording.param;
     // The model of the record is the one that is leased last.
-    let speakers = match checked.format {
-        TranscriptFormat::DiarizedJson => {
-            let speakers = Speakers::lease(state, "response_format", checked.saved_speakers).await?;
-            let references = checked.references.clone();
-            Some(speakers.with_known(references, checked.priority, "known_speaker_references").await?)
-        }
-        _ => None,
-    };
-    let engine = state.lease(checked.model.as_deref(), Task::Asr).await?;
-    if checked.model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
-        ignored.add("model");
-    }
+    let (speakers, engine) = checked.lease(state, &mut ignored).await?;
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
         // The upload memory is released with the first text: the engine has read the recording by then.

@@ -10,7 +10,7 @@ use izwi_audio::decode::{DecodeError, DecodeLimits, decode_blocks};
 use izwi_audio::parts::{part_end, part_samples};
 use izwi_audio::wav;
 use izwi_core::engine::speakers::SpeakerJoin;
-use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Segment, Task, Transcript};
+use izwi_core::engine::{AudioInput, EngineCoreRequest, RequestId, Segment, Transcript};
 use izwi_hub::{WorkFolder, write_private};
 use tokio::sync::mpsc;
 
@@ -23,7 +23,7 @@ use crate::jobs::{Job, Jobs, Made, internal, no_parts};
 use crate::registry::Lease;
 use crate::speakers::Speakers;
 use crate::state::AppState;
-use crate::transcript_format::{AsrTask, FinishedTranscript, TokenUsage, TranscriptFormat};
+use crate::transcript_format::{AsrTask, FinishedTranscript, TokenUsage};
 use crate::transcription::CheckedRequest;
 use crate::upload::Recording;
 
@@ -71,18 +71,7 @@ impl Transcribing {
         }
         fields.priority.get_or_insert_with(|| PRIORITY.to_owned());
         let checked = CheckedRequest::check(fields, AsrTask::Transcribe)?;
-        let speakers = match checked.format {
-            TranscriptFormat::DiarizedJson => {
-                let speakers = Speakers::lease(state, "response_format", checked.saved_speakers).await?;
-                let references = checked.references.clone();
-                Some(speakers.with_known(references, checked.priority, "known_speaker_references").await?)
-            }
-            _ => None,
-        };
-        let engine = state.lease(checked.model.as_deref(), Task::Asr).await?;
-        if checked.model.as_deref().is_some_and(|model| state.registry().is_stand_in(model)) {
-            ignored.add("model");
-        }
+        let (speakers, engine) = checked.lease(state, &mut ignored).await?;
         let max_bytes = usize::try_from(state.config().max_job_bytes).unwrap_or(usize::MAX);
         let limits = DecodeLimits { max_bytes, max_duration: LONGEST };
         let this = Self { checked, engine, speakers, upload: upload.to_owned(), limits, ignored };
