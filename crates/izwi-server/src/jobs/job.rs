@@ -136,20 +136,33 @@ impl Job {
         self.begun.send_replace(Some((Instant::now(), done)));
     }
 
-    /// Sets it running.
+    /// Sets it running. False if it is stopped already: then its folder may be gone.
     ///
     /// # Errors
     /// The state cannot be written.
-    pub(crate) fn start(&self) -> Result<(), IoError> {
-        self.change(|record| record.status = Status::Running)
+    pub(crate) fn start(&self) -> Result<bool, IoError> {
+        let begins = self.turn(Status::Queued, Status::Running);
+        if !begins || self.is_stopped() {
+            self.requeue();
+            return Ok(false);
+        }
+        write_state(&self.folder, &self.snapshot().record).map(|()| true)
     }
 
-    /// Takes it back into the queue.
+    /// Takes it back into the queue if it runs.
     pub(crate) fn requeue(&self) {
-        self.state.send_modify(|state| {
-            state.record.status = Status::Queued;
-            state.remaining_s = None;
-        });
+        self.turn(Status::Running, Status::Queued);
+    }
+
+    /// Changes the status if it is `from`. Returns whether it was.
+    fn turn(&self, from: Status, to: Status) -> bool {
+        self.state.send_if_modified(|state| {
+            let turns = state.record.status == from;
+            if turns {
+                (state.record.status, state.remaining_s) = (to, None);
+            }
+            turns
+        })
     }
 
     /// Ends it, and removes all files but its result.

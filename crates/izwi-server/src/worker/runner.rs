@@ -46,8 +46,10 @@ pub(crate) async fn run(state: AppState) {
 }
 
 async fn work_on(state: &AppState, jobs: &Arc<Jobs>, job: &Arc<Job>) {
-    if let Err(error) = job.start() {
-        tracing::warn!(job = job.id, %error, "the state of a job cannot be written");
+    match job.start() {
+        Ok(true) => {}
+        Ok(false) => return,
+        Err(error) => tracing::warn!(job = job.id, %error, "the state of a job cannot be written"),
     }
     jobs.measure();
     tracing::info!(job = job.id, "job begins");
