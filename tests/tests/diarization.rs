@@ -397,13 +397,10 @@ async fn words_have_speakers_while_they_are_said() -> Result<()> {
     server.assert_balanced().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
-    let (server, _engine, _home) = live_speakers("said-live", &SAYS).await?;
-    let url = format!(
-        "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true&interim_results=true",
-        server.address
-    );
+/// The frames of a live session of Deepgram's with speakers, and more parameters.
+async fn told_to_deepgram(server: &TestServer, more: &str) -> Result<Vec<Value>> {
+    let url =
+        format!("ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true{more}", server.address);
     let mut session = Session::open(&url).await?;
     for piece in speech(8)? {
         session.send_raw(Message::binary(piece)).await?;
@@ -411,7 +408,13 @@ async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     session.send(json!({"type": "CloseStream"})).await?;
-    let frames = session.rest().await?;
+    session.rest().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_words_have_speakers_for_clients_of_deepgram() -> Result<()> {
+    let (server, _engine, _home) = live_speakers("said-live", &SAYS).await?;
+    let frames = told_to_deepgram(&server, "&interim_results=true").await?;
     let words = frames.iter().filter(|frame| frame["is_final"] == true).flat_map(|frame| {
         frame["channel"]["alternatives"][0]["words"].as_array().cloned().unwrap_or_default()
     });
@@ -458,17 +461,7 @@ async fn saved_speakers_are_told_by_name_while_they_speak() -> Result<()> {
         assert_eq!(is_named(&told), expected, "{saved}: {told:?}");
     }
     for (saved, expected) in [("", true), ("&saved_speakers=false", false)] {
-        let url = format!(
-            "ws://{}/v1/listen?encoding=linear16&sample_rate=16000&diarize=true{saved}",
-            server.address
-        );
-        let mut session = Session::open(&url).await?;
-        for piece in speech(8)? {
-            session.send_raw(Message::binary(piece)).await?;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        session.send(json!({"type": "CloseStream"})).await?;
-        let frames = session.rest().await?;
+        let frames = told_to_deepgram(&server, saved).await?;
         let words = frames.iter().filter_map(|frame| frame["channel"]["alternatives"][0]["words"].as_array());
         let is_named = words.flatten().any(|word| word["speaker_name"] == "ann");
         assert_eq!(is_named, expected, "{saved}: {frames:?}");
