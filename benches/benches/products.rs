@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Parser;
 use half::bf16;
 use izwi_kernels::attention::{PagedCache, PagedQuery, Span, attention, pack_heads, paged_attention};
-use izwi_kernels::conv::winograd::{Ending, Planes, pack_winograd_2d, winograd_conv2d};
+use izwi_kernels::conv::winograd::{Epilogue, PaddedPlane, pack_winograd_2d, winograd_conv2d};
 use izwi_kernels::conv::{ConvPanels, ConvPanelsQ8, ConvRows, ConvRowsQ8, conv1d, conv1d_q8};
 use izwi_kernels::linear::{Rows, WeightSource, WeightType, Weights};
 use izwi_kernels::measure::{f32_peak, int8_peak, isa_levels, select_isa_level};
@@ -172,9 +172,9 @@ fn plane_convolution(most: usize) -> Measured {
         copies: 1,
         run: Box::new(move |rows, _| {
             let elements = (rows + 2) * width * channels;
-            let x = Planes { data: &data[..elements], rows, columns, width };
-            let ending = Ending { is_sum: false, is_rectified: true };
-            winograd_conv2d(x, &weights, &bias, &mut y[..elements], ending);
+            let x = PaddedPlane { data: &data[..elements], rows, columns, width };
+            let epilogue = Epilogue { accumulates: false, has_relu: true };
+            winograd_conv2d(x, &weights, &bias, &mut y[..elements], epilogue);
             black_box(&y);
         }),
     }

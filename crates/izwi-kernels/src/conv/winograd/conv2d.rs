@@ -55,7 +55,7 @@ pub fn pack_winograd_2d(weight: &[f32], outputs: usize, inputs: usize) -> ConvPa
 
 /// A plane `[rows, columns, inputs]` within zeros.
 #[derive(Debug, Clone, Copy)]
-pub struct Planes<'a> {
+pub struct PaddedPlane<'a> {
     /// `[rows + 2, width, inputs]`: element 0 of the plane is in row 1 and column 1, and all around it is zero.
     pub data: &'a [f32],
     /// Rows of the plane.
@@ -66,13 +66,13 @@ pub struct Planes<'a> {
     pub width: usize,
 }
 
-/// What becomes of the answer.
+/// What is done with the sums before they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ending {
-    /// It is added to what is there.
-    pub is_sum: bool,
-    /// Nothing is below 0.
-    pub is_rectified: bool,
+pub struct Epilogue {
+    /// They are added to what is there.
+    pub accumulates: bool,
+    /// They are at least 0.
+    pub has_relu: bool,
 }
 
 /// The convolution: `bias` `[outputs]`, `y` `[rows + 2, width, outputs]`, of which the zeros around the plane are left
@@ -80,7 +80,13 @@ pub struct Ending {
 ///
 /// # Panics
 /// Lengths do not fit.
-pub fn winograd_conv2d(x: Planes<'_>, weights: &ConvPanels, bias: &[f32], y: &mut [f32], ending: Ending) {
+pub fn winograd_conv2d(
+    x: PaddedPlane<'_>,
+    weights: &ConvPanels,
+    bias: &[f32],
+    y: &mut [f32],
+    epilogue: Epilogue,
+) {
     let [products, inputs, outputs] = weights.shape();
     assert!(products == PACKED_TAPS_2D && x.width >= x.columns + 2, "weights or a plane of another kind");
     let elements = (x.rows + 2) * x.width;
@@ -93,7 +99,7 @@ pub fn winograd_conv2d(x: Planes<'_>, weights: &ConvPanels, bias: &[f32], y: &mu
     let [least, most] = BLOCK_TILES;
     let size = (BLOCK_ELEMENTS / (PACKED_TAPS_2D * inputs)).clamp(least, most);
     let blocks = tiles.div_ceil(size);
-    let work = Filter { x, weights, bias, y: SyncPtr(y.as_mut_ptr()), ending };
+    let work = Filter { x, weights, bias, y: SyncPtr(y.as_mut_ptr()), epilogue };
     let scratch = || (Vec::new(), Vec::new());
     for_each_task(blocks, threads, scratch, |(read, products), block| {
         let tiles = block * tiles / blocks..(block + 1) * tiles / blocks;
@@ -104,11 +110,11 @@ pub fn winograd_conv2d(x: Planes<'_>, weights: &ConvPanels, bias: &[f32], y: &mu
 
 /// The operands of a call, which all tasks share.
 struct Filter<'a> {
-    x: Planes<'a>,
+    x: PaddedPlane<'a>,
     weights: &'a ConvPanels,
     bias: &'a [f32],
     y: SyncPtr,
-    ending: Ending,
+    epilogue: Epilogue,
 }
 
 impl Filter<'_> {
@@ -146,7 +152,7 @@ impl Block<'_> {
     /// The tiles as products.
     #[inline(always)]
     unsafe fn transform<I: Isa>(&mut self) {
-        let Planes { data, rows, width, .. } = self.filter.x;
+        let PaddedPlane { data, rows, width, .. } = self.filter.x;
         let (inputs, tiles, zeros) = (self.filter.weights.shape()[1], self.tiles.len(), [0f32; LANES]);
         let to = self.read.as_mut_ptr();
         for (at, tile) in self.tiles.clone().enumerate() {
@@ -195,7 +201,7 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn write<I: Isa, const C: usize>(&self, panel: usize) {
         let (tiles, columns, first_output) = (self.tiles.len(), C * LANES, panel * C * LANES);
-        let Filter { x, weights, bias, y, ending } = self.filter;
+        let Filter { x, weights, bias, y, epilogue } = self.filter;
         let [_, _, outputs] = weights.shape();
         for (at, tile) in self.tiles.clone().enumerate() {
             let (first_row, first_column) = self.filter.place(tile);
@@ -223,10 +229,10 @@ impl Block<'_> {
                     let sums = outputs_of::<I>(&values, bias);
                     for column in 0..TILE.min(x.columns - first_column) {
                         let (y, mut sum) = (y.add(column * outputs), sums[column]);
-                        if ending.is_sum {
+                        if epilogue.accumulates {
                             sum = I::add(sum, load_part::<I>(y.cast_const(), count, 0.0));
                         }
-                        if ending.is_rectified {
+                        if epilogue.has_relu {
                             sum = I::max(sum, I::splat(0.0));
                         }
                         store_part::<I>(y, sum, count);
@@ -291,7 +297,7 @@ mod tests {
             let x = plane([rows, columns, width, inputs], &values(rows * columns * inputs, 2));
             let before = plane([rows, columns, width, outputs], &values(rows * columns * outputs, 4));
             let bias = values(outputs, 3);
-            for (is_sum, is_rectified) in [(false, false), (true, true)] {
+            for (accumulates, has_relu) in [(false, false), (true, true)] {
                 let plain = |row: usize, column: usize, output: usize| {
                     let mut sum = f64::from(bias[output]);
                     for (tap, input) in (0..9).flat_map(|tap| (0..inputs).map(move |input| (tap, input))) {
@@ -300,13 +306,13 @@ mod tests {
                         sum += f64::from(x[at * inputs + input]) * f64::from(weight);
                     }
                     let at = ((row + 1) * width + column + 1) * outputs + output;
-                    sum += if is_sum { f64::from(before[at]) } else { 0.0 };
-                    if is_rectified { sum.max(0.0) } else { sum }
+                    sum += if accumulates { f64::from(before[at]) } else { 0.0 };
+                    if has_relu { sum.max(0.0) } else { sum }
                 };
                 let run = || {
                     let mut y = before.clone();
-                    let x = Planes { data: &x, rows, columns, width };
-                    winograd_conv2d(x, &weights, &bias, &mut y, Ending { is_sum, is_rectified });
+                    let x = PaddedPlane { data: &x, rows, columns, width };
+                    winograd_conv2d(x, &weights, &bias, &mut y, Epilogue { accumulates, has_relu });
                     y
                 };
                 check("winograd", 1e-3, run);

@@ -8,7 +8,7 @@ mod conv1d;
 mod conv2d;
 
 pub use conv1d::{PACKED_TAPS, RowGroups, TAPS, pack_winograd, winograd_conv1d};
-pub use conv2d::{Ending, PACKED_TAPS_2D, Planes, pack_winograd_2d, winograd_conv2d};
+pub use conv2d::{Epilogue, PACKED_TAPS_2D, PaddedPlane, pack_winograd_2d, winograd_conv2d};
 
 use crate::arch::{Isa, LANES};
 use crate::conv::conv1d::{ConvPanels, Tile};

@@ -11,7 +11,7 @@ use super::fbank::Fbank;
 use izwi_nn::Error;
 use izwi_nn::checkpoint::Checkpoint;
 use izwi_nn::layers::Linear;
-use izwi_nn::layers::conv::{Conv2d, Conv2dShape, Ending, Plane};
+use izwi_nn::layers::conv::{Conv2d, Conv2dShape, Epilogue, Plane};
 use izwi_nn::yielding::yield_point;
 
 /// Added to sums of weights.
@@ -89,16 +89,16 @@ impl Embedding {
         self.first.forward_into(
             &Plane::of_rows(frames, bins)?,
             &mut x,
-            Ending { is_sum: false, is_rectified: true },
+            Epilogue { accumulates: false, has_relu: true },
         )?;
         for Block { convs: [first, second], shortcut } in &self.blocks {
             yield_point();
-            first.forward_into(&x, &mut y, Ending { is_sum: false, is_rectified: true })?;
+            first.forward_into(&x, &mut y, Epilogue { accumulates: false, has_relu: true })?;
             if let Some(shortcut) = shortcut {
-                shortcut.forward_into(&x, &mut spare, Ending { is_sum: false, is_rectified: false })?;
+                shortcut.forward_into(&x, &mut spare, Epilogue { accumulates: false, has_relu: false })?;
                 std::mem::swap(&mut x, &mut spare);
             }
-            second.forward_into(&y, &mut x, Ending { is_sum: true, is_rectified: true })?;
+            second.forward_into(&y, &mut x, Epilogue { accumulates: true, has_relu: true })?;
         }
         Ok(x)
     }

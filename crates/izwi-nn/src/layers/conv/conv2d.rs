@@ -13,8 +13,8 @@ use crate::Error;
 use crate::checkpoint::{Checkpoint, Recipe};
 use crate::layers::cat_weights;
 use crate::slices::with_slices;
-pub use izwi_kernels::conv::winograd::Ending;
-use izwi_kernels::conv::winograd::{PACKED_TAPS_2D, Planes, pack_winograd_2d, winograd_conv2d};
+pub use izwi_kernels::conv::winograd::Epilogue;
+use izwi_kernels::conv::winograd::{PACKED_TAPS_2D, PaddedPlane, pack_winograd_2d, winograd_conv2d};
 use izwi_kernels::conv::{ConvPanels, ConvRows, conv1d};
 use izwi_types::Precision;
 
@@ -149,24 +149,24 @@ impl Conv2d {
     ///
     /// # Errors
     /// Shapes do not fit.
-    pub fn forward_into(&self, x: &Plane, y: &mut Plane, ending: Ending) -> Result<()> {
+    pub fn forward_into(&self, x: &Plane, y: &mut Plane, epilogue: Epilogue) -> Result<()> {
         let Conv2dShape { inputs, outputs, stride, .. } = self.sizes;
         let sizes = [x.rows.div_ceil(stride), x.columns.div_ceil(stride), outputs];
-        if x.channels != inputs || (ending.is_sum && [y.rows, y.columns, y.channels] != sizes) {
+        if x.channels != inputs || (epilogue.accumulates && [y.rows, y.columns, y.channels] != sizes) {
             bail!("conv2d: {} channels for {:?}, or a sum of another size", x.channels, self.sizes)
         }
         y.resize(sizes);
         if self.sizes.is_winograd() {
-            let planes = Planes { data: &x.values, rows: x.rows, columns: x.columns, width: x.width };
-            winograd_conv2d(planes, &self.weight, &self.bias, &mut y.values, ending);
+            let plane = PaddedPlane { data: &x.values, rows: x.rows, columns: x.columns, width: x.width };
+            winograd_conv2d(plane, &self.weight, &self.bias, &mut y.values, epilogue);
         } else {
-            self.in_triples(x, y, ending);
+            self.in_triples(x, y, epilogue);
         }
         Ok(())
     }
 
     /// Computes the columns together whose first tap is in the same place of a triple.
-    fn in_triples(&self, x: &Plane, y: &mut Plane, ending: Ending) {
+    fn in_triples(&self, x: &Plane, y: &mut Plane, epilogue: Epilogue) {
         let Conv2dShape { inputs, outputs, side, stride } = self.sizes;
         for place in 0..side {
             let columns: Vec<usize> = (0..y.columns).filter(|at| at * stride % side == place).collect();
@@ -190,12 +190,12 @@ impl Conv2d {
                 let found = found[(row - 1) * columns.len() * outputs..].chunks_exact(outputs);
                 for (found, column) in found.zip(&columns) {
                     let to = &mut values[(column + 1) * outputs..][..outputs];
-                    if ending.is_sum {
+                    if epilogue.accumulates {
                         to.iter_mut().zip(found).for_each(|(to, found)| *to += found);
                     } else {
                         to.copy_from_slice(found);
                     }
-                    if ending.is_rectified {
+                    if epilogue.has_relu {
                         to.iter_mut().for_each(|to| *to = to.max(0.0));
                     }
                 }
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn planes_equal_candle() {
-        const PLAIN: Ending = Ending { is_sum: false, is_rectified: false };
-        const SUM: Ending = Ending { is_sum: true, is_rectified: true };
+        const PLAIN: Epilogue = Epilogue { accumulates: false, has_relu: false };
+        const SUM: Epilogue = Epilogue { accumulates: true, has_relu: true };
         let mut y = Plane::default();
         for (channels, rows, columns, stride) in
             [(4, 1, 1, 1), (4, 7, 5, 2), (4, 12, 8, 1), (20, 9, 10, 1), (20, 3, 4, 2), (36, 13, 7, 1)]

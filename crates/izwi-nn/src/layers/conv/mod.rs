@@ -9,7 +9,7 @@ mod short_conv;
 mod winograd_1d;
 
 pub use conv1d::{Conv1d, Conv1dShape, Padding};
-pub use conv2d::{Conv2d, Conv2dShape, Ending, Plane};
+pub use conv2d::{Conv2d, Conv2dShape, Epilogue, Plane};
 pub use depthwise_conv2d::DepthwiseConv2d;
 pub use packed::{DenseConv, DepthwiseConv, GluConv, StridedConv};
 pub use same_conv::{SameConv, UpsamplingConv};
