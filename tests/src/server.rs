@@ -116,7 +116,7 @@ impl Setup {
     /// Starts the server and waits until its engine is warm.
     pub async fn start(self) -> Result<TestServer> {
         let model = self.engine.model.clone();
-        let listens = self.model.transcribes;
+        let (listens, memory) = (self.model.transcribes, self.engine.memory.clone());
         let executor = SimulatedExecutor::new(&self.engine, self.model);
         let recorder = Recorder::install()?;
         let engine = Engine::with_executor(self.engine, Box::new(executor))?;
@@ -126,6 +126,7 @@ impl Setup {
         } else {
             RegistryConfig::new(&model)
         };
+        let registry_config = RegistryConfig { memory, ..registry_config };
         let registry = Registry::new(registry_config);
         if listens {
             registry.set("no-speaker", Slot::Failed("this test has none".to_owned()));

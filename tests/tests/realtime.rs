@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use izwi_audio::decode::{DecodeLimits, decode};
 use izwi_audio::pcm;
+use izwi_core::engine::MemoryBudget;
 use izwi_core::engine::executor::simulated::Fault;
 use izwi_tests::{Gate, Incoming, Session, Setup, TestServer, base64, guarded};
 use serde_json::{Value, json};
@@ -227,12 +228,12 @@ async fn transcripts_of_the_client_count_as_its_text() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_sessions_hold_counts_in_the_memory_of_recordings() -> Result<()> {
     // In all 540 KiB, and 64 KiB of each session besides.
-    let setup = Setup::converser("realtime-memory").server(|server| {
-        (server.max_upload_bytes, server.max_body_bytes) = (100 << 10, 1 << 10);
-        server.max_frame_bytes = 64 << 10;
+    let setup = Setup::converser("realtime-memory").server(|server| server.max_frame_bytes = 64 << 10);
+    let setup = setup.engine(|engine| {
+        engine.max_turn_duration = std::time::Duration::from_secs(60);
+        engine.memory = MemoryBudget::new(Some(540 << 10));
     });
-    let minute = std::time::Duration::from_secs(60);
-    let server = setup.engine(|engine| engine.max_turn_duration = minute).start().await?;
+    let server = setup.start().await?;
     let mut first = manual(&server).await?;
     let mut held_ms = 0;
     let refusal = loop {

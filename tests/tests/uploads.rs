@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
-use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig};
+use izwi_core::engine::{DeviceArbiter, Engine, EngineCoreConfig, MemoryBudget};
 use izwi_server::{Recorder, Registry, RegistryConfig, ServerConfig, Slot};
 use izwi_tests::{
     Form, Gate, RawResponse, Setup, TestServer, base64, eventually, exchange, guarded, recording,
@@ -81,12 +81,12 @@ async fn oversized_uploads_are_refused_in_every_encoding() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_of_all_uploads_is_bounded() -> Result<()> {
+    // Room for four: each has a body of 128 kB, and 192 kB decoded.
     let server = Setup::listener("crowded")
-        .server(|server| (server.max_upload_bytes, server.max_body_bytes) = (100_000, 10_000))
+        .engine(|engine| engine.memory = MemoryBudget::new(Some(1_300_000)))
         .start()
         .await?;
     server.engine()?.pause()?;
-    // The limit allows four of 144 kB; each of these holds 128 kB until it ends.
     let asked: Vec<_> = (0..4)
         .map(|_| {
             let url = server.url(TRANSCRIPTIONS);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use izwi_audio::decode::{DecodeLimits, decode};
+use izwi_core::engine::MemoryBudget;
 use izwi_tests::{Gate, Setup, TestServer, eventually, guarded};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -295,10 +296,9 @@ async fn emoji_alone_are_silence_and_the_connection_goes_on() -> Result<()> {
 #[tokio::test]
 async fn what_waits_of_a_recording_is_bounded() -> Result<()> {
     let (gate, script) = Gate::new(|_| true);
-    let setup = Setup::listener("wyoming-bounded").script(script).server(|server| {
-        (server.max_upload_bytes, server.max_body_bytes) = (100 << 10, 1 << 10);
-        server.max_frame_bytes = 64 << 10;
-    });
+    let setup = Setup::listener("wyoming-bounded").script(script);
+    let setup = setup.server(|server| server.max_frame_bytes = 64 << 10);
+    let setup = setup.engine(|engine| engine.memory = MemoryBudget::new(Some(540 << 10)));
     let server = setup.start().await?;
     let mut client = Client::connect(&server).await?;
     client.send("audio-start", audio_start(), &[]).await?;

@@ -47,7 +47,11 @@ impl Served {
         let source = Arc::new(Source {
             home: settings.home.clone(),
             to_pull: if may_pull { names } else { Vec::new() },
-            config: EngineCoreConfig { max_audio_bytes: server.config.max_upload_bytes, ..config },
+            config: EngineCoreConfig {
+                max_audio_bytes: server.config.max_upload_bytes,
+                memory: registry_config.memory.clone(),
+                ..config
+            },
             arbiters: DeviceArbiters::default(),
             remotes: settings.remote_models.clone(),
             pipelines: settings.pipelines.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel};
 use izwi_core::engine::{
     ChatOptions, Conversation, Emission, Engine, EngineCoreConfig, EngineCoreRequest, EngineError,
-    EngineOutput, FinishReason, GenerationParams, Message, Task, Turn,
+    EngineOutput, FinishReason, GenerationParams, MemoryBudget, Message, Task, Turn,
 };
 
 const BLOCK: usize = 4;
@@ -178,18 +178,14 @@ async fn turns_that_cannot_be_taken_are_refused_by_field() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recordings_of_all_conversations_together_are_limited() {
-    let limits = EngineCoreConfig {
-        max_audio_duration: Duration::from_secs(2),
-        max_open_audio_duration: Duration::from_secs(4),
-        ..config()
-    };
+    let limits = EngineCoreConfig { memory: MemoryBudget::new(Some(4 * 4 * 16_000)), ..config() };
     let engine = engine_with(limits, conversing());
     let mut conversation = Conversation::new();
     for _ in 0..2 {
         conversation.ask(vec![Message::Recording(engine.decode_message(tone(1.9).into()).await.unwrap())]);
     }
     let refused = engine.decode_message(tone(1.0).into()).await.unwrap_err();
-    assert!(matches!(refused, EngineError::AudioOverload { .. }), "{refused}");
+    assert!(matches!(refused, EngineError::MemoryFull(_)), "{refused}");
     drop(conversation);
     engine.decode_message(tone(1.0).into()).await.unwrap();
 }

@@ -10,7 +10,7 @@ use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{SimulatedExecutor, SimulatedModel, natural_length};
 use izwi_core::engine::{
     Engine, EngineCoreConfig, EngineCoreRequest, EngineError, EngineState, FinishReason, GenerationParams,
-    RequestId, StreamingOutput,
+    MemoryBudget, RequestId, StreamingOutput,
 };
 
 use crate::soon;
@@ -437,13 +437,13 @@ async fn recordings_that_cannot_be_heard_are_refused() {
 async fn more_audio_than_may_be_open_at_once_is_turned_away_until_some_is_done() {
     let config = EngineCoreConfig {
         max_audio_duration: Duration::from_secs(3),
-        max_open_audio_duration: Duration::from_secs(5),
+        memory: MemoryBudget::new(Some(6 * 4 * 24_000)),
         ..Default::default()
     };
     let engine = engine_with(config, SimulatedModel { transcribes: true, ..Default::default() });
     let id = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();
     let error = engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap_err();
-    assert!(matches!(error, EngineError::AudioOverload { .. }), "{error}");
+    assert!(matches!(error, EngineError::MemoryFull(_)), "{error}");
     engine.add_request(EngineCoreRequest::asr(recording(2))).await.unwrap();
     assert!(engine.abort_request(&id).await.unwrap());
     engine.add_request(EngineCoreRequest::asr(recording(3))).await.unwrap();

@@ -102,9 +102,6 @@ pub struct ServerConfig {
     pub exit_when_idle: Option<Duration>,
 }
 
-/// How many requests of the largest size fit into the upload memory.
-const LARGEST_UPLOADS: usize = 4;
-
 /// Places for probes besides the ordinary ones.
 pub(crate) const PROBE_PLACES: usize = 32;
 /// Files that the process needs besides those of connections: weights, voices, the log, the runtime.
@@ -167,13 +164,6 @@ impl ServerConfig {
     /// The most bytes of the body of a request that carries a recording: its base64, and the other fields.
     pub fn max_request_bytes(&self) -> usize {
         (self.max_upload_bytes / 3 + 1).saturating_mul(4).saturating_add(self.max_body_bytes)
-    }
-
-    /// KiB of recordings that all requests may hold together.
-    pub(crate) fn upload_memory_kib(&self) -> usize {
-        (self.max_request_bytes() / 1024 + 1)
-            .saturating_mul(LARGEST_UPLOADS)
-            .min(tokio::sync::Semaphore::MAX_PERMITS)
     }
 }
 

@@ -325,7 +325,7 @@ impl ApiError {
             EngineError::Saturated { retry_after } => {
                 Self::Overloaded { message: error.to_string(), retry_after, by_engine: true }
             }
-            EngineError::AudioOverload { .. } => {
+            EngineError::MemoryFull(_) => {
                 Self::Overloaded { message: error.to_string(), retry_after: AUDIO_RETRY, by_engine: true }
             }
             EngineError::Remote(error) => Self::from_remote(error),

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use izwi_core::engine::Task;
 use izwi_core::engine::metrics::{BUCKETS, describe};
+use izwi_core::engine::{MemoryBudget, Task};
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
@@ -162,6 +162,8 @@ fn describe_jobs() {
 }
 
 fn describe_process() {
+    describe_gauge!("izwi_memory_bytes", "Memory of the budget in use, by use: models or recordings");
+    describe_gauge!("izwi_memory_budget_bytes", "Memory that models and recordings may take together");
     describe_counter!("process_cpu_seconds_total", "CPU time of the process in seconds");
     describe_gauge!("process_start_time_seconds", "When the process started, in seconds since 1970");
     describe_gauge!("process_resident_memory_bytes", "Memory of the process that is in RAM, in bytes");
@@ -169,6 +171,15 @@ fn describe_process() {
     describe_gauge!("process_open_fds", "Open files of the process");
     describe_gauge!("process_max_fds", "Files that the process may open");
     describe_gauge!("process_threads", "Threads of the process");
+}
+
+/// Tells what models and recordings take of the memory budget.
+pub(crate) fn set_memory(memory: &MemoryBudget) {
+    gauge!("izwi_memory_bytes", "use" => "models").set(memory.models() as f64);
+    gauge!("izwi_memory_bytes", "use" => "recordings").set(memory.recordings() as f64);
+    if let Some(limit) = memory.limit() {
+        gauge!("izwi_memory_budget_bytes").set(limit as f64);
+    }
 }
 
 /// Reads the figures of this process; one that the system does not tell is left out.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use izwi_audio::vad::VadModel;
-use izwi_core::engine::Task;
+use izwi_core::engine::{MemoryBudget, Task};
 use izwi_hub::{LexiconStore, VoiceStore};
 use izwi_types::{TextNote, TextNotes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -41,7 +41,6 @@ struct Inner {
     detached: Arc<Semaphore>,
     /// Number of sessions, with and without a connection.
     running_sessions: watch::Sender<usize>,
-    uploads_kib: Arc<Semaphore>,
     ignored_log: IgnoredLog,
     voices: Option<VoiceStore>,
     pulls: Pulls,
@@ -75,7 +74,6 @@ impl AppState {
             detached: Arc::new(Semaphore::new(config.max_sessions)),
             running_sessions: watch::Sender::new(0),
             ignored_log: IgnoredLog::default(),
-            uploads_kib: Arc::new(Semaphore::new(config.upload_memory_kib())),
             voices: config.voices.clone(),
             pulls: Pulls::new(config.store.clone()),
             jobs: Arc::new(Jobs::new(&config)),
@@ -269,9 +267,9 @@ impl AppState {
         RunningSession(self.clone())
     }
 
-    /// What is free of the memory for recordings, in KiB.
-    pub(crate) fn upload_memory(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.inner.uploads_kib)
+    /// The memory that models and recordings share.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        self.inner.registry.memory()
     }
 
     pub(crate) fn is_draining(&self) -> bool {

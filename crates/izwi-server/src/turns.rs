@@ -386,17 +386,16 @@ impl StreamBuffer {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
 
     use izwi_audio::decode::{DecodeLimits, decode};
+    use izwi_core::engine::MemoryBudget;
     use proptest::prelude::*;
-    use tokio::sync::Semaphore;
 
     use super::*;
 
     /// An empty buffer with so many KiB of memory.
-    fn buffer_of(kib: usize) -> StreamBuffer {
-        StreamBuffer::new(UploadMemory::of(Arc::new(Semaphore::new(kib)), 0))
+    fn buffer_of(kib: u64) -> StreamBuffer {
+        StreamBuffer::new(UploadMemory::of(&MemoryBudget::new(Some(kib << 10)), 0))
     }
 
     fn to_i16(samples: &[f32]) -> Vec<i16> {
@@ -556,23 +555,23 @@ mod tests {
 
     #[test]
     fn a_buffer_takes_what_its_memory_allows_and_gives_it_back() {
-        let room = Arc::new(Semaphore::new(200));
-        let mut buffer = StreamBuffer::new(UploadMemory::of(Arc::clone(&room), 0));
-        // Two seconds are 62.5 KiB, and the buffer takes a quarter more.
+        let memory = MemoryBudget::new(Some(200_000));
+        let mut buffer = StreamBuffer::new(UploadMemory::of(&memory, 0));
+        // Two seconds are 64,000 bytes, and the buffer takes a quarter more.
         buffer.push(&[0.5; 32_000]).unwrap();
-        assert_eq!(room.available_permits(), 121);
+        assert_eq!(memory.recordings(), 80_000);
         buffer.push(&[0.5; 8_000]).unwrap();
-        assert_eq!(room.available_permits(), 121, "it has room");
+        assert_eq!(memory.recordings(), 80_000, "it has room");
         assert_eq!(buffer.push(&[0.5; 80_000]).unwrap_err().code(), "overloaded");
-        assert_eq!((buffer.now_ms(), room.available_permits()), (2_500, 121), "nothing of it was taken");
+        assert_eq!((buffer.now_ms(), memory.recordings()), (2_500, 80_000), "nothing of it was taken");
         buffer.forget_before(2_490);
-        assert_eq!((buffer.samples().len(), room.available_permits()), (160, 121), "a second is kept");
+        assert_eq!((buffer.samples().len(), memory.recordings()), (160, 80_000), "a second is kept");
         buffer.push(&[0.5; 60_000]).unwrap();
-        assert_eq!(room.available_permits(), 53);
+        assert_eq!(memory.recordings(), 150_400);
         buffer.forget_before(6_240);
-        assert_eq!((buffer.samples().len(), room.available_permits()), (160, 199), "a long turn is over");
+        assert_eq!((buffer.samples().len(), memory.recordings()), (160, 640), "a long turn is over");
         buffer.clear();
-        assert_eq!((buffer.now_ms(), room.available_permits()), (6_250, 200));
+        assert_eq!((buffer.now_ms(), memory.recordings()), (6_250, 0));
     }
 
     proptest! {

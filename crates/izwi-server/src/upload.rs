@@ -20,9 +20,8 @@ use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use izwi_audio::decode::DecodeError;
 use izwi_audio::pcm_format::PcmFormat;
-use izwi_core::engine::AudioInput;
+use izwi_core::engine::{AudioInput, MemoryShare};
 use izwi_types::excerpt;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ServerConfig;
 use crate::dto::speech::SpeechRequest;
@@ -81,8 +80,8 @@ pub struct Upload<F> {
     pub recording: Recording,
     /// What else the request has.
     pub ignored: IgnoredFields,
-    /// Its share of the upload memory.
-    pub memory: Option<OwnedSemaphorePermit>,
+    /// Its memory.
+    pub memory: MemoryShare,
 }
 
 impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
@@ -112,8 +111,8 @@ impl<F: RecordingFields> FromRequest<AppState> for Upload<F> {
 pub struct RawUpload {
     /// The recording.
     pub bytes: Bytes,
-    /// Its share of the upload memory.
-    pub memory: Option<OwnedSemaphorePermit>,
+    /// Its memory.
+    pub memory: MemoryShare,
 }
 
 impl RawUpload {
@@ -143,8 +142,8 @@ pub(crate) struct SpeechUpload {
     pub(crate) fields: SpeechRequest,
     /// What else the request has.
     pub(crate) ignored: IgnoredFields,
-    /// The recording's share of the upload memory.
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    /// The recording's memory.
+    pub(crate) memory: MemoryShare,
 }
 
 impl FromRequest<AppState> for SpeechUpload {

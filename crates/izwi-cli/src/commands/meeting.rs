@@ -74,7 +74,6 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
     config.max_audio_bytes = MAX_BYTES;
     if !resolved.is_set("max_audio_s") {
         config.max_audio_duration = LONGEST;
-        config.max_open_audio_duration = config.max_open_audio_duration.max(LONGEST);
     }
     let store = models::open(&resolved.settings)?;
     let speakers = is_single.then(|| models::installed_with(&store, Task::Diarize)).transpose()?;

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
+use izwi_core::engine::MemoryBudget;
 use izwi_core::engine::config::DEFAULT_ASR_MODEL;
 use izwi_server::{RegistryConfig, RestartPolicy, ServerConfig};
 
@@ -120,7 +121,7 @@ impl ServerSettings {
             load_timeout: seconds(self.load_timeout_s),
             ttl: Some(self.model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
             default_ttl: Some(self.default_model_ttl_s).filter(|ttl| *ttl > 0).map(seconds),
-            memory_budget_bytes: Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0),
+            memory: MemoryBudget::new(Some(self.memory_budget_mib << 20).filter(|bytes| *bytes > 0)),
             process_memory_bytes: machine::memory_bytes().map(|(total, _)| total),
             restart: RestartPolicy::default(),
         }

@@ -268,10 +268,6 @@ pub(crate) static TABLE: &[Setting] = &[
         Engine, Tuning, "max_audio_s" => engine.max_audio_duration,
         "Maximum duration of a recording to transcribe; it also bounds the work of decoding one"
     ),
-    seconds!(
-        Engine, Tuning, "max_open_audio_s" => engine.max_open_audio_duration,
-        "Maximum duration of the recordings of all open requests of a model together; more are refused"
-    ),
     whole!(
         Engine, Tuning, "max_conversation_turns", ANY_COUNT "N", engine.max_conversation_turns,
         "Maximum number of turns in the context of a conversation; beyond it the older half is dropped"
@@ -390,7 +386,7 @@ pub(crate) static TABLE: &[Setting] = &[
     ),
     Setting {
         default_words: Some("70 % of the memory of the machine or its container"),
-        ..whole!(Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib, "Memory limit of all loaded models; unused ones are unloaded to stay below it; 0 for no limit")
+        ..whole!(Server, OfSection, "memory_budget_mib", MEBIBYTES "MIB", server.memory_budget_mib, "Memory limit of all loaded models and the recordings of requests and sessions together; unused models are unloaded to stay below it; 0 for no limit")
     },
     whole!(
         Server, Tuning, "load_timeout_s", LOADING "SECONDS", server.load_timeout_s,

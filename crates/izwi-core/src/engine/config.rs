@@ -8,6 +8,7 @@ use izwi_types::{DeviceChoice, Precision, TranscriptionOptions, excerpt};
 use super::blocks::BlockGeometry;
 use super::conversation::ConversationLimits;
 use super::error::EngineError;
+use super::memory::MemoryBudget;
 use super::scheduler::{SchedulerConfig, SchedulingPolicy};
 
 /// Id of the default TTS model.
@@ -87,9 +88,6 @@ pub struct EngineCoreConfig {
     pub keywords: Vec<String>,
     /// The longest recording to transcribe.
     pub max_audio_duration: Duration,
-    /// Total duration of all recordings of open requests, and of all those that conversations keep; further ones are
-    /// rejected as overload.
-    pub max_open_audio_duration: Duration,
     /// The longest reference recording for voice cloning.
     pub max_reference_duration: Duration,
     /// The longest recording in one turn of a conversation.
@@ -98,6 +96,8 @@ pub struct EngineCoreConfig {
     pub max_conversation_turns: usize,
     /// The largest audio file, in bytes.
     pub max_audio_bytes: usize,
+    /// What the recordings of requests and conversations may take; more are rejected as overload.
+    pub memory: MemoryBudget,
 
     /// Positions in a KV block.
     pub block_size: usize,
@@ -165,11 +165,11 @@ impl Default for EngineCoreConfig {
             max_first_audio: Duration::from_secs(5),
             keywords: Vec::new(),
             max_audio_duration: Duration::from_secs(7_200),
-            max_open_audio_duration: Duration::from_secs(14_400),
             max_reference_duration: Duration::from_secs(60),
             max_turn_duration: Duration::from_secs(60),
             max_conversation_turns: 64,
             max_audio_bytes: 100 << 20,
+            memory: MemoryBudget::default(),
             block_size: 16,
             max_blocks: 1024,
             enable_prefix_caching: true,
@@ -233,11 +233,6 @@ impl EngineCoreConfig {
         if let Err(error) = saved.checked() {
             let value = excerpt(&self.keywords.join(",")).to_string();
             return Err(EngineError::config("keywords", &value, &error.message));
-        }
-        if self.max_open_audio_duration < self.max_audio_duration {
-            let remedy = format!("must be at least max_audio_s, {} s", self.max_audio_duration.as_secs());
-            let value = format!("{} s", self.max_open_audio_duration.as_secs());
-            return Err(EngineError::config("max_open_audio_s", &value, &remedy));
         }
         for (index, device) in self.devices.iter().enumerate() {
             if *device == DeviceChoice::Auto {

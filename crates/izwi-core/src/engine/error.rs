@@ -7,6 +7,8 @@ use std::time::Duration;
 use izwi_audio::decode::DecodeError;
 use izwi_types::InputError;
 
+use super::memory::MemoryFull;
+
 /// Why another server gives no answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
@@ -83,12 +85,9 @@ pub enum EngineError {
         /// Predicted time until the request would be accepted.
         retry_after: Duration,
     },
-    /// The open recordings are too long in total.
-    #[error("at most {} s of recordings are open at once, and this recording exceeds that; try again later", limit.as_secs())]
-    AudioOverload {
-        /// The limit.
-        limit: Duration,
-    },
+    /// The open recordings take all memory that they may.
+    #[error(transparent)]
+    MemoryFull(#[from] MemoryFull),
     /// The model was not found or did not load.
     #[error("{0}")]
     Load(String),
@@ -138,7 +137,7 @@ impl EngineError {
             Self::InvalidRequest { .. } | Self::DuplicateId(_) => "invalid",
             Self::Audio(_) | Self::ReferenceAudio(_) => "audio",
             Self::UnsupportedTask { .. } => "unsupported_task",
-            Self::Overloaded { .. } | Self::AudioOverload { .. } => "overloaded",
+            Self::Overloaded { .. } | Self::MemoryFull(_) => "overloaded",
             Self::Saturated { .. } => "saturated",
             Self::Remote(RemoteError::Busy { .. }) => "overloaded",
             Self::Remote(RemoteError::Refused(_)) => "invalid",

@@ -16,9 +16,9 @@ pub mod kv_cache;
 mod kv_swap;
 pub mod leases;
 mod load_turn;
+mod memory;
 pub mod metrics;
 pub mod qos;
-mod recordings;
 pub mod remote;
 mod replicas;
 pub mod request;
@@ -48,6 +48,7 @@ pub use izwi_types::{
     Voice, Word,
 };
 pub use kv_cache::KVCacheStats;
+pub use memory::{MemoryBudget, MemoryFull, MemoryShare};
 pub use metrics::MetricsSnapshot;
 pub use qos::arbiter::{DeviceArbiter, DeviceArbiters};
 pub use remote::{RemoteModel, UpstreamStatus};
@@ -69,7 +70,6 @@ use self::qos::admission::StreamRate;
 use self::qos::arbiter::{Member, SharedTurn};
 use self::qos::cost::CostModel;
 use self::types::audio_duration;
-use recordings::KeptRecordings;
 use sequences::{AbortCause, Admission, Client, Delivery};
 
 use replicas::Replica;
@@ -154,14 +154,11 @@ pub struct Engine {
     config: Arc<EngineCoreConfig>,
     /// Limits concurrent preparations, so that they leave processors to execution.
     preparing: Arc<Semaphore>,
-    /// Limits the open audio; a permit is a second.
-    open_audio: Arc<Semaphore>,
     /// This engine's place on the device, for work outside of steps.
     device: Arc<Member>,
     /// Time of the networks that clone a voice.
     cloning: Arc<CloningTime>,
     /// The recordings of conversations, limited as the open audio is.
-    kept: Arc<KeptRecordings>,
     place: Place,
 }
 
@@ -304,21 +301,17 @@ impl Engine {
     /// Decodes the recording of a user's message to mono samples at the model's input rate, for [`Message::Recording`].
     ///
     /// # Errors
-    /// The recording cannot be decoded or is longer than `max_turn_duration`; or conversations keep `max_open_audio_duration` of
-    /// recordings already.
+    /// The recording cannot be decoded or is longer than `max_turn_duration`; or the recordings take all of
+    /// [`EngineCoreConfig::memory`].
     pub async fn decode_message(&self, audio: AudioInput) -> Result<Arc<[f32]>> {
-        // Those that are kept are counted apart from the open audio.
-        let decode = move |processor: &RequestProcessor, intake: AudioIntake| {
-            processor.decode_message(audio, &mut intake.uncounted())
-        };
-        let samples = self.prepare(decode).await?;
-        let limit = self.config.max_open_audio_duration;
-        let most = limit.as_secs_f64() * f64::from(self.profile.info.input_sample_rate_hz);
-        if self.kept.keep(&samples, most as usize) {
+        let memory = self.config.memory.clone();
+        let decode = move |processor: &RequestProcessor, mut intake: AudioIntake| {
+            let samples = processor.decode_message(audio, &mut intake)?;
+            drop(intake);
+            memory.keep(&samples)?;
             Ok(samples)
-        } else {
-            Err(EngineError::AudioOverload { limit })
-        }
+        };
+        self.prepare(decode).await
     }
 
     /// Runs one step, or awaits the next step of a running engine, and returns the results of finished requests.
@@ -499,7 +492,7 @@ impl Engine {
             // Before it is added: a client that leaves before it knows that it was would stay in the queue.
             self.send(Command::Start)?;
         }
-        let client = Client { delivery, accepted_at, _audio_share: intake.into_share() };
+        let client = Client { delivery, accepted_at, _recordings: intake.into_share() };
         let admission = Box::new(Admission { request, client });
         let added = self.ask(|reply| Command::Add(admission, reply)).await?;
         added.map_err(|Refused { error, .. }| error)
@@ -511,8 +504,8 @@ impl Engine {
         &self,
         work: impl FnOnce(&RequestProcessor, AudioIntake) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (abandoned, limit) = (Abandoned::default(), self.config.max_open_audio_duration);
-        let intake = AudioIntake::new(Arc::clone(&self.open_audio), limit, abandoned.clone());
+        let abandoned = Abandoned::default();
+        let intake = AudioIntake::new(self.config.memory.share(), abandoned.clone());
         if self.processor.is_simulated() {
             return work(&self.processor, intake);
         }

@@ -23,7 +23,7 @@ use super::types::{Priority, RequestId};
 
 pub use audio_input::AudioInput;
 pub use audio_stream::AudioStream;
-pub(super) use intake::{Abandoned, AudioIntake, permits};
+pub(super) use intake::{Abandoned, AudioIntake};
 pub use lexicons::{check_lexicon, ipa_of, lexicon_as_pls, read_lexicon};
 pub use live_text::{LiveText, first_end, sentence_ends, utterance_end};
 pub(super) use open_input::OpenInput;

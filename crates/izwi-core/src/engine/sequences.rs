@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::stream::FuturesUnordered;
 use izwi_types::{Prepared, StepOutput, Work};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::events::Permits;
@@ -25,6 +25,7 @@ use self::open_input::Opened;
 use self::session::{Content, Session};
 use super::error::{EngineError, Result};
 use super::executor::NewSequenceData;
+use super::memory::MemoryShare;
 use super::metrics::MetricsCollector;
 use super::request::{PreparedRequest, RequestInfo};
 use super::scheduler::Workload;
@@ -48,8 +49,8 @@ pub(super) enum Delivery {
 pub(super) struct Client {
     pub(super) delivery: Delivery,
     pub(super) accepted_at: Instant,
-    /// The request's share of the open audio, released once all is delivered.
-    pub(super) _audio_share: Option<OwnedSemaphorePermit>,
+    /// The memory of the request's recordings, given back once all is delivered.
+    pub(super) _recordings: MemoryShare,
 }
 
 /// A prepared request and its client.

@@ -17,7 +17,7 @@ use super::qos::LiveStreams;
 use super::qos::arbiter::{DeviceArbiter, DeviceArbiters, Member};
 use super::remote::{RemoteCore, RemoteModel, RemotePreparer};
 use super::replicas::{Replica, ReplicaRouter, merged_profile};
-use super::request::{RequestProcessor, permits};
+use super::request::RequestProcessor;
 use super::{Engine, Place};
 
 /// What runs behind a handle: its commands, and where it publishes its status.
@@ -181,7 +181,6 @@ impl Engine {
         let (commands, receiver) = mpsc::unbounded_channel();
         let (publish, status) = watch::channel(EngineStatus::default());
         let preparing = Arc::new(Semaphore::new(config.num_threads));
-        let open_audio = Arc::new(Semaphore::new(permits(config.max_open_audio_duration) as usize));
         let handle = Self {
             commands,
             status,
@@ -189,10 +188,8 @@ impl Engine {
             profile,
             config,
             preparing,
-            open_audio,
             device,
             cloning: Arc::default(),
-            kept: Arc::default(),
             place,
         };
         (handle, (receiver, publish))

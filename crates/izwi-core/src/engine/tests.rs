@@ -33,7 +33,7 @@ async fn a_preparation_ends_when_its_caller_leaves() {
                 begun.send(()).unwrap();
                 // As a decoder does between packets.
                 let reason = loop {
-                    match intake.grow(Duration::from_secs(1)) {
+                    match intake.grow(16_000) {
                         Ok(()) => std::thread::sleep(Duration::from_millis(1)),
                         Err(reason) => break reason,
                     }
@@ -53,34 +53,31 @@ async fn a_preparation_ends_when_its_caller_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_audio_is_counted_while_it_is_decoded() {
-    let limit = Duration::from_secs(5);
-    let config =
-        EngineCoreConfig { max_audio_duration: limit, max_open_audio_duration: limit, ..Default::default() };
-    let engine = listener(config.clone());
+async fn recordings_are_counted_while_they_are_decoded() {
+    let second = 4 * 16_000;
+    let memory = MemoryBudget::new(Some(5 * second));
+    let engine = listener(EngineCoreConfig { memory: memory.clone(), ..Default::default() });
     let processor = engine.processor.clone();
-    let mut intake = AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
-    processor.read(EngineCoreRequest::asr(recording(4)), &mut intake).unwrap();
-    assert_eq!(engine.open_audio.available_permits(), 1);
-    let mut second = AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
-    let refused = processor.read(EngineCoreRequest::asr(recording(2)), &mut second).err();
-    assert_eq!(refused, Some(EngineError::AudioOverload { limit }));
-    assert_eq!(engine.open_audio.available_permits(), 0, "it was refused at its second second");
-    drop((intake, second));
-    assert_eq!(engine.open_audio.available_permits(), 5);
+    let intake = || AudioIntake::new(memory.share(), request::Abandoned::default());
+    let (mut first, mut other) = (intake(), intake());
+    processor.read(EngineCoreRequest::asr(recording(4)), &mut first).unwrap();
+    assert_eq!(memory.recordings(), 4 * second);
+    let refused = processor.read(EngineCoreRequest::asr(recording(2)), &mut other).err();
+    assert_eq!(refused, Some(EngineError::MemoryFull(MemoryFull { room: 5 * second })));
+    assert_eq!(memory.recordings(), 5 * second, "it was refused at its second second");
+    drop((first, other));
+    assert_eq!(memory.recordings(), 0);
 }
 
 #[tokio::test]
 async fn keywords_of_the_settings_join_those_of_a_request() {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let limit = Duration::from_secs(5);
     let engine = listener(EngineCoreConfig { keywords: words(&["Zemany"]), ..Default::default() });
     let options = TranscriptionOptions { keywords: words(&["Grovent"]), ..Default::default() };
     for (options, expected) in
         [(TranscriptionOptions::default(), words(&["Zemany"])), (options, words(&["Grovent", "Zemany"]))]
     {
-        let mut intake =
-            AudioIntake::new(Arc::clone(&engine.open_audio), limit, request::Abandoned::default());
+        let mut intake = AudioIntake::new(engine.config.memory.share(), request::Abandoned::default());
         let request = EngineCoreRequest::asr(recording(1)).with_transcription(options);
         let (_, input) = engine.processor.read(request, &mut intake).unwrap();
         let izwi_types::Input::Listen(input) = input else { panic!("a recording") };

@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::LengthLimitError;
 use izwi_audio::wav;
-use izwi_core::engine::RequestId;
+use izwi_core::engine::{MemoryShare, RequestId};
 use izwi_server::openapi::MessageRefusals;
 use izwi_server::record::{self, RequestRecord};
 use izwi_server::upload::{self, RawUpload};
@@ -32,7 +32,6 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 use tower::ServiceExt as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -123,8 +122,8 @@ struct Tools {
     api: Router,
     id: RequestId,
     record: Option<RequestRecord>,
-    /// The message's share of the upload memory.
-    _memory: Arc<Option<OwnedSemaphorePermit>>,
+    /// The message's memory.
+    _memory: Arc<MemoryShare>,
 }
 
 impl Tools {

@@ -29,7 +29,17 @@ pub(crate) struct Health {
     pub(crate) uptime_s: u64,
     pub(crate) requests_open: usize,
     pub(crate) sessions_open: usize,
+    pub(crate) memory: MemoryUse,
     pub(crate) models: BTreeMap<String, ModelHealth>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MemoryUse {
+    /// What models and recordings may take together; absent without a limit.
+    pub(crate) budget_bytes: Option<u64>,
+    pub(crate) models_bytes: u64,
+    /// Uploads, decoded audio, and audio that sessions hold.
+    pub(crate) recordings_bytes: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]

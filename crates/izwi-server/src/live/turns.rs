@@ -389,12 +389,11 @@ impl LiveTurns {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
 
     use izwi_audio::decode::{DecodeLimits, decode};
     use izwi_audio::pcm;
     use izwi_audio::vad::VadModel;
-    use tokio::sync::Semaphore;
+    use izwi_core::engine::MemoryBudget;
 
     use super::*;
     use crate::turns::{PcmEncoding, RATE_HZ, TurnInput, TurnOptions};
@@ -402,12 +401,12 @@ mod tests {
     fn turns_of(
         method: Method,
         silence_duration_ms: u64,
-        memory_kib: usize,
+        memory_kib: u64,
     ) -> (impl FnMut(&[f32]) -> Heard, LiveTurns) {
         let options = TurnOptions { silence_duration_ms, max_turn_ms: u64::MAX, ..TurnOptions::default() };
         let format = (PcmEncoding::S16Le, RATE_HZ);
         let mut input = TurnInput::with_turns(format, &VadModel::default(), options, None).unwrap();
-        let memory = UploadMemory::of(Arc::new(Semaphore::new(memory_kib)), 0);
+        let memory = UploadMemory::of(&MemoryBudget::new(Some(memory_kib << 10)), 0);
         let hear = move |samples: &[f32]| input.push(&bytes_of(samples)).unwrap();
         (hear, LiveTurns::new(method, String::new(), memory, 0))
     }

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use izwi_core::engine::leases::Engines;
-use izwi_core::engine::{Engine, Task, metrics};
+use izwi_core::engine::{Engine, MemoryBudget, Task, metrics};
 use izwi_hub::{ModelStatus, Store};
 use izwi_types::{excerpt, suggest};
 use tokio::sync::watch;
@@ -49,8 +49,8 @@ pub struct RegistryConfig {
     pub ttl: Option<Duration>,
     /// As `ttl`, of the default models.
     pub default_ttl: Option<Duration>,
-    /// The most memory of all loaded models; `None` for no limit.
-    pub memory_budget_bytes: Option<u64>,
+    /// What all loaded models, and the recordings of requests and sessions, may take; the engines should have the same.
+    pub memory: MemoryBudget,
     /// The most memory that the process may take, by the machine or by its cgroup; `None` if unknown. It bounds the
     /// transcriptions at a time.
     pub process_memory_bytes: Option<u64>,
@@ -67,7 +67,7 @@ impl RegistryConfig {
             load_timeout: Duration::from_secs(30),
             ttl: Some(Duration::from_secs(600)),
             default_ttl: None,
-            memory_budget_bytes: None,
+            memory: MemoryBudget::default(),
             process_memory_bytes: None,
             restart: RestartPolicy::default(),
         }
@@ -123,6 +123,11 @@ impl Registry {
             server_metrics::set_model_loaded(id, false);
         }
         registry
+    }
+
+    /// The memory that its models share with recordings.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.inner.config.memory
     }
 
     /// Leases of its engines for models that are composed of others; they do not keep the registry.

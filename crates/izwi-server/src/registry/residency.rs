@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use izwi_core::engine::{Engine, EngineState, Task};
+use izwi_core::engine::{Engine, EngineState, MemoryBudget, Task};
 
 use super::RegistryConfig;
 use super::supervision::{Failures, RestartPolicy};
@@ -191,8 +191,8 @@ pub(super) enum Restart {
 #[derive(Debug)]
 pub(super) struct Residency {
     entries: BTreeMap<String, Entry>,
-    /// The most memory of all loaded models; `None` for no limit.
-    budget_bytes: Option<u64>,
+    /// What all loaded models take, and recordings.
+    memory: MemoryBudget,
     /// The most memory of the process; `None` for no limit.
     process_bytes: Option<u64>,
     /// Unused models are unloaded after this; `None` for never.
@@ -209,7 +209,7 @@ impl Residency {
     pub(super) fn new(config: &RegistryConfig, can_load: bool) -> Self {
         Self {
             entries: BTreeMap::new(),
-            budget_bytes: config.memory_budget_bytes,
+            memory: config.memory.clone(),
             process_bytes: config.process_memory_bytes,
             ttl: config.ttl,
             pinned_ttl: config.default_ttl,
@@ -237,6 +237,7 @@ impl Residency {
     /// Replaces the state of a model.
     pub(super) fn set(&mut self, id: String, slot: Slot, now: Instant) {
         self.entries.entry(id).or_insert_with(|| Entry::new(Slot::Unloaded, now)).set_slot(slot, now);
+        self.memory.set_models(self.resident_bytes());
     }
 
     /// Never unloads this model for the memory budget.
@@ -287,6 +288,11 @@ impl Residency {
         }
     }
 
+    /// Memory of all models that are in memory or being loaded.
+    fn resident_bytes(&self) -> u64 {
+        self.others(None).filter(|(_, entry)| entry.is_resident()).map(|(_, entry)| entry.bytes).sum()
+    }
+
     /// Whether the memory of the process allows no further transcription by this model. One at a time is always allowed.
     fn is_full_for(&self, id: &str) -> bool {
         let Some(limit) = self.process_bytes else { return false };
@@ -295,30 +301,29 @@ impl Residency {
             return false;
         }
         let open: usize = self.entries.values().filter(transcribes).map(|entry| entry.leases).sum();
-        let models: u64 =
-            self.others(None).filter(|(_, one)| one.is_resident()).map(|(_, one)| one.bytes).sum();
-        let room = limit.saturating_sub(OWN_BYTES.saturating_add(models)) / TRANSCRIPTION_BYTES;
+        let taken = OWN_BYTES.saturating_add(self.resident_bytes()).saturating_add(self.memory.recordings());
+        let room = limit.saturating_sub(taken) / TRANSCRIPTION_BYTES;
         open > 0 && open as u64 >= room
     }
 
     /// Reserves memory for a model and evicts the least recently used ones.
     fn begin_load(&mut self, id: &str, now: Instant) -> Decision {
         let need = self.entries.get(id).map_or(0, |entry| entry.bytes);
-        let evictions = match self.budget_bytes {
-            None => Vec::new(),
-            Some(budget) => match self.room_for(id, need, budget) {
-                Ok(evictions) => evictions,
-                Err(error) => return Decision::Refused(error),
-            },
+        let evictions = match self.room_for(id, need) {
+            Ok(evictions) => evictions,
+            Err(error) => return Decision::Refused(error),
         };
         let evictions = evictions.into_iter().filter_map(|id| self.evict(&id, now)).collect();
         self.set(id.to_owned(), Slot::Loading, now);
         Decision::Load(evictions)
     }
 
-    /// Which models to evict so that `need` more bytes fit.
-    fn room_for(&self, id: &str, need: u64, budget: u64) -> Result<Vec<String>, ApiError> {
-        let (evictions, used) = self.evictions_for(Some(id), need, budget);
+    /// Which models to evict so that `need` more bytes fit beside the recordings of now.
+    fn room_for(&self, id: &str, need: u64) -> Result<Vec<String>, ApiError> {
+        let Some(budget) = self.memory.limit() else { return Ok(Vec::new()) };
+        let recordings = self.memory.recordings();
+        let (evictions, models) = self.evictions_for(Some(id), need, budget.saturating_sub(recordings));
+        let used = models.saturating_add(recordings);
         if used.saturating_add(need) <= budget {
             return Ok(evictions);
         }
@@ -355,7 +360,7 @@ impl Residency {
     fn evict(&mut self, id: &str, now: Instant) -> Option<Eviction> {
         let entry = self.entries.get_mut(id)?;
         let engine = entry.unused()?.clone();
-        entry.set_slot(Slot::Unloading, now);
+        self.set(id.to_owned(), Slot::Unloading, now);
         Some((id.to_owned(), engine))
     }
 
@@ -452,13 +457,14 @@ impl Residency {
     fn record_failure(&mut self, id: &str, reason: String, now: Instant) -> Option<Restart> {
         let entry = self.entries.get_mut(id)?;
         entry.is_recovering = true;
-        let Some(pause) = entry.failures.record(&self.policy, now) else {
-            entry.set_slot(Slot::GivenUp(reason), now);
+        let (pause, is_pinned) = (entry.failures.record(&self.policy, now), entry.is_pinned);
+        let Some(pause) = pause else {
+            self.set(id.to_owned(), Slot::GivenUp(reason), now);
             return Some(Restart::Never);
         };
         let at = now + pause;
-        entry.set_slot(Slot::Restarting { reason, at }, now);
-        Some(if entry.is_pinned { Restart::At(at) } else { Restart::OnRequest })
+        self.set(id.to_owned(), Slot::Restarting { reason, at }, now);
+        Some(if is_pinned { Restart::At(at) } else { Restart::OnRequest })
     }
 
     /// Records that an evicted engine has stopped.
@@ -474,7 +480,10 @@ impl Residency {
         };
         let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
         let mut ids: Vec<String> = old.map(|(id, _)| id.clone()).collect();
-        ids.extend(self.budget_bytes.map(|budget| self.evictions_for(None, 0, budget).0).unwrap_or_default());
+        if let Some(budget) = self.memory.limit() {
+            let left = budget.saturating_sub(self.memory.recordings());
+            ids.extend(self.evictions_for(None, 0, left).0);
+        }
         // Models in use or evicted already are skipped.
         ids.into_iter().filter_map(|id| self.evict(&id, now)).collect()
     }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 
-use izwi_core::engine::EngineCoreConfig;
 use izwi_core::engine::executor::StepPlan;
 use izwi_core::engine::executor::simulated::{Fault, SimulatedExecutor, SimulatedModel};
+use izwi_core::engine::{EngineCoreConfig, MemoryBudget};
 
 use super::*;
 
@@ -243,7 +243,7 @@ async fn a_running_request_keeps_its_model_without_a_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_budget_evicts_the_least_recently_used() {
     // the defaults take 30 and 70 remain.
-    let (registry, loads) = registry(RegistryConfig { memory_budget_bytes: Some(100), ..config() });
+    let (registry, loads) = registry(RegistryConfig { memory: MemoryBudget::new(Some(100)), ..config() });
     registry.load_defaults();
     until(&registry, "voice", "ready").await;
     until(&registry, "asr", "ready").await;
@@ -267,8 +267,34 @@ async fn the_budget_evicts_the_least_recently_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn recordings_and_models_share_the_budget() {
+    let memory = MemoryBudget::new(Some(100));
+    let (registry, _) = registry(RegistryConfig { memory: memory.clone(), ..config() });
+    registry.load_defaults();
+    until(&registry, "voice", "ready").await;
+    until(&registry, "asr", "ready").await;
+    assert_eq!(memory.models(), 30);
+    let mut recording = memory.share();
+    assert!(recording.resize(71).is_err(), "the defaults take 30");
+    recording.resize(45).unwrap();
+    let error = lease_tts(&registry, "a").await.unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("'a' needs 30 bytes; 75 of the memory budget of 100 bytes"), "{message}");
+    assert!(message.ends_with("try again later"), "{message}");
+    drop(recording);
+    drop(lease_tts(&registry, "a").await.unwrap());
+    assert_eq!(memory.models(), 60);
+    // An unused model gives way to a recording that is there.
+    let mut recording = memory.share();
+    recording.resize(40).unwrap();
+    drop(lease_tts(&registry, "b").await.unwrap());
+    until(&registry, "a", "unloaded").await;
+    assert_eq!(memory.models(), 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_larger_than_the_budget_is_refused_for_good() {
-    let (registry, loads) = registry(RegistryConfig { memory_budget_bytes: Some(39), ..config() });
+    let (registry, loads) = registry(RegistryConfig { memory: MemoryBudget::new(Some(39)), ..config() });
     let error = lease_tts(&registry, "c").await.unwrap_err();
     assert!(error.to_string().contains("raise memory_budget_mib"), "{error}");
     assert_eq!(loads.load(Ordering::SeqCst), 0);
@@ -346,7 +372,7 @@ fn a_failed_load_is_tried_again_after_a_while() {
 async fn a_model_larger_than_expected_evicts_others() {
     let now = Instant::now();
     let mut residency =
-        Residency::new(&RegistryConfig { ttl: None, memory_budget_bytes: Some(100), ..config() }, true);
+        Residency::new(&RegistryConfig { ttl: None, memory: MemoryBudget::new(Some(100)), ..config() }, true);
     for (id, bytes) in [("a", 30), ("b", 30), ("c", 30)] {
         residency.offer(offer(id, bytes), now);
         assert!(matches!(residency.acquire(id, true, now), Decision::Load(_)));
@@ -489,7 +515,7 @@ async fn a_lease_of_a_loaded_model_loads_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_default_model_beyond_the_budget_fails_with_the_reason() {
-    let (registry, _) = registry(RegistryConfig { memory_budget_bytes: Some(15), ..config() });
+    let (registry, _) = registry(RegistryConfig { memory: MemoryBudget::new(Some(15)), ..config() });
     registry.load_defaults();
     until(&registry, "asr", "failed").await;
     let unready = registry.entries()["asr"].slot.readiness("asr").map(drop).unwrap_err();

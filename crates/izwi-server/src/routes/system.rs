@@ -12,10 +12,11 @@ use izwi_core::engine::{
 use tokio::time::Instant;
 
 use crate::dto::status::{
-    EngineHealth, Health, KvHealth, ModelHealth, Probe, ReplicaHealth, Statistics, StreamHealth,
+    EngineHealth, Health, KvHealth, MemoryUse, ModelHealth, Probe, ReplicaHealth, Statistics, StreamHealth,
     UpstreamHealth, Version,
 };
 use crate::error::ApiError;
+use crate::metrics as server_metrics;
 use crate::openapi::NotReadyRefusals;
 use crate::registry::{Entry, Slot, Unready};
 use crate::state::AppState;
@@ -66,6 +67,7 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Result<Json<Probe>,
     responses((status = 200, description = "The metrics, in the text format.", body = String, content_type = "text/plain")),
 )]
 pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    server_metrics::set_memory(state.memory());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.recorder().render())
 }
 
@@ -79,7 +81,7 @@ pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
         Err(Unready { reason, .. }) => ("degraded", Some(reason)),
     };
     let entries = state.registry().entries();
-    let state = &state;
+    let (state, memory) = (&state, state.memory());
     let models = futures::future::join_all(entries.into_iter().map(|(id, entry)| async move {
         let mut health = model_health(state, &id, &entry).await;
         if let Some(reason) = health.reason.take() {
@@ -94,6 +96,11 @@ pub(super) async fn health(State(state): State<AppState>) -> Json<Health> {
         uptime_s: state.uptime().as_secs(),
         requests_open: state.requests_open(),
         sessions_open: state.sessions_open(),
+        memory: MemoryUse {
+            budget_bytes: memory.limit(),
+            models_bytes: memory.models(),
+            recordings_bytes: memory.recordings(),
+        },
         models: models.await.into_iter().collect(),
     })
 }

@@ -84,7 +84,7 @@ pub async fn respond(
     let (speakers, engine) = checked.lease(state, &mut ignored).await?;
     let request = checked.request(recording, &engine)?.with_id(id.clone());
     if checked.stream {
-        // The upload memory is released with the first text: the engine has read the recording by then.
+        // The upload's memory is given back with the first text: the engine has read the recording by then.
         let mut response = match speakers {
             Some(speakers) => {
                 diarized::stream(engine, speakers, request, (field, checked.with_words)).await?

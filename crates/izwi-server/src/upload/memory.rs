@@ -1,39 +1,32 @@
 //! Shares of the memory that all requests and sessions may take for recordings together.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use izwi_audio::pcm_input::RATE_HZ;
 use izwi_audio::wav;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use izwi_core::engine::{MemoryBudget, MemoryShare};
 
 use crate::error::ApiError;
 use crate::state::AppState;
 
-/// Unit of the memory.
-const KIB: usize = 1 << 10;
-
 /// The share of one request, or of one part of a session. Dropping it gives it back.
 #[derive(Debug)]
 pub struct UploadMemory {
-    /// What is free, in KiB.
-    room: Arc<Semaphore>,
     /// Bytes that are not counted, because any request or session may hold them.
     free: usize,
     /// Bytes of the share, with those that are not counted.
     bytes: usize,
-    held: Option<OwnedSemaphorePermit>,
+    held: MemoryShare,
 }
 
 impl UploadMemory {
     /// An empty share.
     pub fn new(state: &AppState, free: usize) -> Self {
-        Self::of(state.upload_memory(), free)
+        Self::of(state.memory(), free)
     }
 
-    /// An empty share of a room, counted in KiB.
-    pub(crate) fn of(room: Arc<Semaphore>, free: usize) -> Self {
-        Self { room, free, bytes: 0, held: None }
+    /// An empty share of a budget.
+    pub(crate) fn of(budget: &MemoryBudget, free: usize) -> Self {
+        Self { free, bytes: 0, held: budget.share() }
     }
 
     /// The share of the audio that a session holds before it is used. As much as one message may have is free: a session
@@ -42,9 +35,9 @@ impl UploadMemory {
         Self::new(state, state.config().max_frame_bytes)
     }
 
-    /// An empty share of the same room.
+    /// An empty share of the same budget.
     pub(crate) fn fresh(&self) -> Self {
-        Self::of(Arc::clone(&self.room), self.free)
+        Self { free: self.free, bytes: 0, held: self.held.fresh() }
     }
 
     /// Takes memory for `bytes` more.
@@ -60,51 +53,26 @@ impl UploadMemory {
     /// # Errors
     /// There is not as much. The share stays as it was.
     pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let more = self.counted_kib(bytes).saturating_sub(self.held_kib());
-        if more > 0 {
-            let more = u32::try_from(more).unwrap_or(u32::MAX);
-            let more = Arc::clone(&self.room).try_acquire_many_owned(more).map_err(|_| {
-                ApiError::overloaded("too much recorded audio is being received; try again later")
-            })?;
-            self.hold(more);
-        }
-        self.shrink_to(bytes);
+        let counted = bytes.saturating_sub(self.free) as u64;
+        self.held.resize(counted).map_err(|full| ApiError::overloaded(full.to_string()))?;
         self.bytes = bytes;
         Ok(())
     }
 
     /// Gives back what is more than `bytes` in all.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        self.bytes = self.bytes.min(bytes);
-        let less = self.held_kib().saturating_sub(self.counted_kib(bytes));
-        drop(self.held.as_mut().and_then(|held| held.split(less)));
+        // Less always fits.
+        let _ = self.resize(bytes.min(self.bytes));
     }
 
-    /// Adds another share of the same room.
+    /// Adds another share of the same budget.
     pub(crate) fn merge(&mut self, other: Self) {
         self.bytes += other.bytes;
-        if let Some(held) = other.held {
-            self.hold(held);
-        }
-    }
-
-    fn hold(&mut self, more: OwnedSemaphorePermit) {
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            None => self.held = Some(more),
-        }
-    }
-
-    fn counted_kib(&self, bytes: usize) -> usize {
-        bytes.saturating_sub(self.free).div_ceil(KIB)
-    }
-
-    fn held_kib(&self) -> usize {
-        self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+        self.held.merge(other.held);
     }
 
     /// What is counted, for a request that was read.
-    pub(super) fn take_counted(&mut self) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn take_counted(&mut self) -> MemoryShare {
         self.held.take()
     }
 
@@ -148,39 +116,39 @@ mod tests {
 
     #[test]
     fn a_share_ends_with_the_last_copy_of_its_file() {
-        let room = Arc::new(Semaphore::new(4));
-        let mut memory = UploadMemory::of(Arc::clone(&room), 0);
-        memory.take(3 * KIB + 1).unwrap();
-        assert_eq!(room.available_permits(), 0);
-        let file = memory.into_file(vec![7; 3 * KIB + 1]).unwrap();
+        let budget = MemoryBudget::new(Some(4_000));
+        let mut memory = UploadMemory::of(&budget, 0);
+        memory.take(3_001).unwrap();
+        assert_eq!(budget.recordings(), 3_001);
+        let file = memory.into_file(vec![7; 3_001]).unwrap();
         let part = file.slice(1..2);
         drop(file);
-        assert_eq!((room.available_permits(), part[0]), (0, 7));
+        assert_eq!((budget.recordings(), part[0]), (3_001, 7));
         drop(part);
-        assert_eq!(room.available_permits(), 4);
+        assert_eq!(budget.recordings(), 0);
     }
 
     #[test]
     fn a_file_is_wholly_counted_and_shares_are_merged() {
-        let room = Arc::new(Semaphore::new(4));
-        let share = |free| UploadMemory::of(Arc::clone(&room), free);
-        let mut session = share(2 * KIB);
-        session.take(3 * KIB).unwrap();
-        assert_eq!(room.available_permits(), 3);
-        let file = session.into_file(vec![0; 3 * KIB]).unwrap();
-        assert_eq!(room.available_permits(), 1);
-        assert!(share(KIB).into_file(vec![0; 2 * KIB]).is_err());
-        assert_eq!(room.available_permits(), 1);
+        let budget = MemoryBudget::new(Some(4_000));
+        let share = |free| UploadMemory::of(&budget, free);
+        let mut session = share(2_000);
+        session.take(3_000).unwrap();
+        assert_eq!(budget.recordings(), 1_000);
+        let file = session.into_file(vec![0; 3_000]).unwrap();
+        assert_eq!(budget.recordings(), 3_000);
+        assert!(share(1_000).into_file(vec![0; 2_000]).is_err());
+        assert_eq!(budget.recordings(), 3_000);
         drop(file);
         let (mut one, mut other) = (share(0), share(0));
         one.take(10).unwrap();
         other.take(10).unwrap();
         one.merge(other);
-        assert_eq!((one.bytes, room.available_permits()), (20, 2));
+        assert_eq!((one.bytes, budget.recordings()), (20, 20));
         one.shrink_to(15);
-        assert_eq!((one.bytes, room.available_permits()), (15, 3));
+        assert_eq!((one.bytes, budget.recordings()), (15, 15));
         one.shrink_to(30);
-        assert_eq!((one.bytes, room.available_permits()), (15, 3));
+        assert_eq!((one.bytes, budget.recordings()), (15, 15));
     }
 
     proptest! {
@@ -189,18 +157,18 @@ mod tests {
             free in 0usize..3_000,
             sizes in prop::collection::vec(0usize..20_000, 1..20),
         ) {
-            let room = Arc::new(Semaphore::new(10));
-            let mut memory = UploadMemory::of(Arc::clone(&room), free);
+            let budget = MemoryBudget::new(Some(10_000));
+            let mut memory = UploadMemory::of(&budget, free);
             let mut bytes = 0;
             for size in sizes {
-                let fits = size.saturating_sub(free).div_ceil(KIB) <= 10;
+                let fits = size.saturating_sub(free) <= 10_000;
                 prop_assert_eq!(memory.resize(size).is_ok(), fits);
                 bytes = if fits { size } else { bytes };
-                let counted = bytes.saturating_sub(free).div_ceil(KIB);
-                prop_assert_eq!((memory.bytes, room.available_permits()), (bytes, 10 - counted));
+                let counted = bytes.saturating_sub(free) as u64;
+                prop_assert_eq!((memory.bytes, budget.recordings()), (bytes, counted));
             }
             drop(memory);
-            prop_assert_eq!(room.available_permits(), 10);
+            prop_assert_eq!(budget.recordings(), 0);
         }
     }
 }

@@ -1,14 +1,15 @@
-//! What a recording is decoded into: its share of the open audio, and whether its caller still waits for it.
+//! What a recording is decoded into: its share of the memory, and whether its caller still waits for it.
 //!
 //! Must not know codecs or requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::error::{EngineError, Result};
+use crate::engine::memory::MemoryShare;
+
+/// Bytes by which a share grows: a second of audio at 16 kHz.
+const STEP_BYTES: u64 = 64_000;
 
 /// Whether the caller of a preparation has gone. Clones share the answer.
 #[derive(Debug, Clone, Default)]
@@ -35,101 +36,77 @@ impl Drop for SetOnDrop {
     }
 }
 
-/// A share of the open audio that grows while a recording is decoded. A permit is a second.
+/// The memory of the recordings of a request, which grows while they are decoded.
 #[derive(Debug)]
 pub(in crate::engine) struct AudioIntake {
-    /// `None` for recordings that are limited elsewhere.
-    room: Option<Arc<Semaphore>>,
-    limit: Duration,
+    share: MemoryShare,
     abandoned: Abandoned,
-    share: Option<OwnedSemaphorePermit>,
 }
 
 impl AudioIntake {
-    /// A share of `room`, which holds `limit` of audio.
-    pub(in crate::engine) fn new(room: Arc<Semaphore>, limit: Duration, abandoned: Abandoned) -> Self {
-        Self { room: Some(room), limit, abandoned, share: None }
+    /// An intake of a caller without a recording.
+    pub(in crate::engine) fn new(share: MemoryShare, abandoned: Abandoned) -> Self {
+        Self { share, abandoned }
     }
 
-    /// The same caller, without a share.
-    pub(in crate::engine) fn uncounted(self) -> Self {
-        Self { room: None, share: None, ..self }
-    }
-
-    /// Takes what a recording needs that is `length` so far.
+    /// Takes the memory of a recording that has so many samples so far.
     ///
     /// # Errors
-    /// The caller has gone, or the open audio would exceed its limit.
-    pub(in crate::engine) fn grow(&mut self, length: Duration) -> Result<()> {
+    /// The caller has gone, or recordings take all memory that they may.
+    pub(in crate::engine) fn grow(&mut self, samples: u64) -> Result<()> {
         if self.abandoned.is_set() {
             return Err(EngineError::Aborted);
         }
-        self.cover(length)
+        self.cover(samples)
     }
 
-    /// Grows the share to `length` of audio in total.
+    /// Grows the share to that of so many samples in total.
     ///
     /// # Errors
-    /// The open audio would exceed its limit.
-    pub(in crate::engine) fn cover(&mut self, length: Duration) -> Result<()> {
-        let Some(room) = &self.room else { return Ok(()) };
-        let held = self.share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = permits(length.min(self.limit)).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
-        if more == 0 {
-            return Ok(());
-        }
-        let more = Arc::clone(room).try_acquire_many_owned(more);
-        let more = more.map_err(|_| EngineError::AudioOverload { limit: self.limit })?;
-        match &mut self.share {
-            Some(share) => share.merge(more),
-            None => self.share = Some(more),
+    /// Recordings take all memory that they may.
+    pub(in crate::engine) fn cover(&mut self, samples: u64) -> Result<()> {
+        let bytes = samples.saturating_mul(size_of::<f32>() as u64).div_ceil(STEP_BYTES) * STEP_BYTES;
+        if bytes > self.share.bytes() {
+            self.share.resize(bytes)?;
         }
         Ok(())
     }
 
-    /// The share; `None` without audio.
-    pub(in crate::engine) fn into_share(self) -> Option<OwnedSemaphorePermit> {
+    /// The share.
+    pub(in crate::engine) fn into_share(self) -> MemoryShare {
         self.share
     }
-}
-
-/// Seconds of audio, rounded up, as semaphore permits, at most what a semaphore counts on every platform.
-pub(in crate::engine) fn permits(length: Duration) -> u32 {
-    const MOST: f64 = (1u32 << 28) as f64;
-    length.as_secs_f64().ceil().min(MOST) as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::memory::{MemoryBudget, MemoryFull};
 
     #[test]
-    fn a_share_grows_by_started_seconds_until_the_room_is_full() {
-        let room = Arc::new(Semaphore::new(10));
-        let limit = Duration::from_secs(10);
-        let mut intake = AudioIntake::new(Arc::clone(&room), limit, Abandoned::default());
-        for (ms, left) in [(0, 10), (1, 9), (1_000, 9), (1_001, 8), (900, 8), (6_500, 3)] {
-            intake.grow(Duration::from_millis(ms)).unwrap();
-            assert_eq!(room.available_permits(), left, "{ms} ms");
+    fn a_share_grows_with_its_samples_until_recordings_take_all() {
+        let budget = MemoryBudget::new(Some(10 * STEP_BYTES));
+        let mut intake = AudioIntake::new(budget.share(), Abandoned::default());
+        let step = STEP_BYTES / 4;
+        for (samples, steps) in [(0, 0), (1, 1), (step, 1), (step + 1, 2), (step, 2), (6 * step + 1, 7)] {
+            intake.grow(samples).unwrap();
+            assert_eq!(budget.recordings(), steps * STEP_BYTES, "{samples}");
         }
-        let mut other = AudioIntake::new(Arc::clone(&room), limit, Abandoned::default());
-        other.grow(Duration::from_secs(3)).unwrap();
-        assert_eq!(other.grow(Duration::from_secs(4)), Err(EngineError::AudioOverload { limit }));
-        let mut uncounted = other.uncounted();
-        uncounted.grow(Duration::from_secs(60)).unwrap();
-        assert_eq!(room.available_permits(), 3, "the share of an intake ends with it");
-        drop(intake.into_share());
-        assert_eq!(room.available_permits(), 10);
+        let mut other = AudioIntake::new(budget.share(), Abandoned::default());
+        other.grow(3 * step).unwrap();
+        let full = EngineError::MemoryFull(MemoryFull { room: 10 * STEP_BYTES });
+        assert_eq!(other.grow(4 * step), Err(full));
+        drop((intake.into_share(), other));
+        assert_eq!(budget.recordings(), 0);
     }
 
     #[test]
     fn nothing_grows_for_a_caller_who_has_gone() {
         let abandoned = Abandoned::default();
-        let mut intake =
-            AudioIntake::new(Arc::new(Semaphore::new(9)), Duration::from_secs(9), abandoned.clone());
+        let mut intake = AudioIntake::new(MemoryBudget::default().share(), abandoned.clone());
         let waiting = abandoned.set_on_drop();
-        intake.grow(Duration::from_secs(1)).unwrap();
+        intake.grow(16_000).unwrap();
         drop(waiting);
-        assert_eq!(intake.grow(Duration::ZERO), Err(EngineError::Aborted));
+        assert_eq!(intake.grow(0), Err(EngineError::Aborted));
     }
 }

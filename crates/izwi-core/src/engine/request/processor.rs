@@ -127,8 +127,8 @@ impl RequestProcessor {
     /// Validates and completes a request, and decodes its recordings into `intake`. Blocks.
     ///
     /// # Errors
-    /// The request is invalid; the error names the field, the value and the remedy. Or its caller has gone, or too much
-    /// audio is open.
+    /// The request is invalid; the error names the field, the value and the remedy. Or its caller has gone, or recordings
+    /// take all memory that they may.
     pub(in crate::engine) fn read(
         &self,
         mut request: EngineCoreRequest,
@@ -153,8 +153,10 @@ impl RequestProcessor {
             Task::Asr | Task::Diarize | Task::Turn => self.listen_input(request, &params, intake)?,
             Task::Chat => self.converse_input(request, &params, chunk_samples, intake)?,
         };
+        if let Input::Listen(input) = &input {
+            intake.cover(input.samples.len() as u64)?;
+        }
         let recorded = self.recorded(&input);
-        intake.cover(recorded)?;
         let info = RequestInfo {
             id,
             task,
@@ -383,7 +385,7 @@ impl RequestProcessor {
         let (mut samples, mut refusal) = (0, None);
         let mut watch = |more: usize| {
             samples += more as u64;
-            match intake.grow(audio_duration(samples, rate_hz)) {
+            match intake.grow(samples) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
                     refusal = Some(error);

@@ -84,17 +84,15 @@ fn too_long(longest: Duration) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tokio::sync::Semaphore;
+    use izwi_core::engine::MemoryBudget;
 
     use super::*;
 
     #[test]
     fn pieces_are_joined_and_a_recording_too_long_is_dropped_whole() {
         let longest = Duration::from_secs(1);
-        let room = Arc::new(Semaphore::new(2));
-        let mut recording = Recording::new(UploadMemory::of(Arc::clone(&room), 0));
+        let budget = MemoryBudget::new(Some(2_000));
+        let mut recording = Recording::new(UploadMemory::of(&budget, 0));
         assert_eq!(recording.take(10, longest).unwrap_err().param(), Some("audio"));
         assert_eq!(recording.push(&[1], 10, longest).unwrap_err().param(), Some("audio"));
         recording.push(&[1, 0], 10, longest).unwrap();
@@ -106,7 +104,7 @@ mod tests {
         assert_eq!(recording.take(10, longest).unwrap_err().code(), "too_large");
         recording.push(&[0; 2], 10, longest).unwrap();
         let file = recording.take(10, longest).unwrap();
-        assert_eq!((file.len(), room.available_permits()), (46, 1), "its file counts");
+        assert_eq!((file.len(), budget.recordings()), (46, 46), "its file counts");
         let longest = Duration::from_secs(1_000);
         assert_eq!(recording.push(&[0; 2_000], 10, longest).unwrap_err().code(), "overloaded");
         assert_eq!(
@@ -115,6 +113,6 @@ mod tests {
             "nothing of it was taken"
         );
         drop(file);
-        assert_eq!(room.available_permits(), 2);
+        assert_eq!(budget.recordings(), 0);
     }
 }
