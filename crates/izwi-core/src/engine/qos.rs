@@ -14,6 +14,7 @@
 //! | how long does something else hold it up? | `pauses` |
 //! | which streams pause on a machine that became too slow? | `pausing` |
 //! | what has a listener heard? | `playback` |
+//! | by when must a device have worked how long? | `demand` |
 //! | what is known about the streams of an engine? | `live`, `situation`, `audio_rate` |
 
 pub mod admission;
@@ -21,6 +22,7 @@ pub mod arbiter;
 mod audio_rate;
 pub mod budget;
 pub mod cost;
+pub(in crate::engine) mod demand;
 mod live;
 mod pauses;
 mod pausing;

@@ -142,9 +142,14 @@ impl InFlightStep {
 async fn execute(mut executor: Box<dyn ModelExecutor>, plan: StepPlan, turn: SharedTurn) -> Executed {
     if let Some(SimulatedTime { time, pieces }) = executor.simulated_time(&plan) {
         let done = run(executor, &plan);
-        for _ in 0..pieces {
+        let begun = Instant::now();
+        for piece in 1..=pieces {
             turn.yield_point().await;
-            tokio::time::sleep(time / pieces).await;
+            // Timers count whole milliseconds: each piece rounded by itself would make the step longer.
+            tokio::time::sleep_until(
+                begun + turn.rested() + time.mul_f64(f64::from(piece) / f64::from(pieces)),
+            )
+            .await;
         }
         return Ok(done);
     }

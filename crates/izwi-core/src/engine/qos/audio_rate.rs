@@ -19,6 +19,7 @@ pub(super) struct AudioRate {
     frame_s: f64,
     /// Tokens of a unit; 0 for models that are autoregressive.
     unit_tokens: f64,
+    observations: u32,
 }
 
 impl AudioRate {
@@ -34,10 +35,10 @@ impl AudioRate {
 
     /// Learns that an item of `tokens` tokens, a whole unit or one generated token, made `audio_s` seconds of audio.
     pub(super) fn observe(&mut self, tokens: usize, is_unit: bool, audio_s: f64) {
-        let average = |average: &mut f64, value: f64| {
-            let weight = if *average > 0.0 { WEIGHT } else { 1.0 };
-            *average += weight * (value - *average);
-        };
+        // The mean of the first ones: some of them have no audio.
+        self.observations = self.observations.saturating_add(1);
+        let weight = WEIGHT.max(1.0 / f64::from(self.observations.min(1_000)));
+        let average = |average: &mut f64, value: f64| *average += weight * (value - *average);
         if is_unit {
             average(&mut self.unit_tokens, tokens as f64);
             average(&mut self.token_s, audio_s / tokens.max(1) as f64);
@@ -47,17 +48,9 @@ impl AudioRate {
         }
     }
 
-    /// Steps of one stream that make this much audio, in whole frames.
-    pub(super) fn steps(&self, audio_s: f64) -> f64 {
-        let step_s = self.of_a_step().audio_s;
-        if step_s <= 0.0 {
-            return 0.0;
-        }
-        let whole_s = if self.unit_tokens > 0.0 || self.frame_s <= 0.0 {
-            audio_s
-        } else {
-            (audio_s / self.frame_s - 1e-6).ceil() * self.frame_s
-        };
-        (whole_s / step_s - 1e-6).ceil()
+    /// Seconds of audio that a step of one stream makes on average, and of which it makes whole multiples; 0 for any.
+    pub(super) fn of_a_frame(&self) -> (f64, f64) {
+        let frame_s = if self.unit_tokens > 0.0 { 0.0 } else { self.frame_s };
+        (self.of_a_step().audio_s, frame_s)
     }
 }

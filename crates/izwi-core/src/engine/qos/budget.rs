@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::arbiter::{MAX_LATE, is_forced};
 use super::cost::{CostModel, StepShape, safety};
+use super::playback::Deadline;
 
 /// The fewest tokens of a prompt that are worth a piece, and that a step without other work computes.
 const MIN_PIECE: usize = 16;
@@ -19,8 +20,8 @@ pub struct StepLimits {
     pub reserve_s: f64,
     /// Seconds of the device that are owed to bulk work.
     pub bulk_credit_s: f64,
-    /// When the live streams of other engines on the device must continue, in microseconds on the engine's clock.
-    pub others_us: Option<u64>,
+    /// The deadlines of the live streams of other engines on the device.
+    pub(in crate::engine) others: Vec<Deadline>,
     /// Share of the device that they use.
     pub others_share: f64,
     /// The longest part of a step with a prompt or an encoder for which it keeps the device, 1 for all of it.
@@ -32,7 +33,12 @@ pub struct StepLimits {
 impl StepLimits {
     /// Time of a step of these streams on the share of the device that other engines leave.
     fn step_s(&self, playing: &[Playing]) -> f64 {
-        self.costs.seconds(sum(playing)) / (1.0 - self.others_share).max(0.1)
+        self.step_with_s(playing, StepShape::default())
+    }
+
+    /// As above, with more work.
+    fn step_with_s(&self, playing: &[Playing], more: StepShape) -> f64 {
+        self.costs.seconds(sum(playing).plus(more)) / (1.0 - self.others_share).max(0.1)
     }
 }
 
@@ -86,10 +92,11 @@ pub(in crate::engine) struct TimeBudget<'a> {
 
 impl<'a> TimeBudget<'a> {
     /// A step alongside streams that play, the most urgent first, and how many of them take part: all, or fewer if a step of
-    /// all is too long for one of them.
+    /// all is too long for one of them. Steps after it have `joining` streams more.
     pub(in crate::engine) fn beside(
         limits: &'a StepLimits,
         playing: &[Playing],
+        joining: usize,
         places: usize,
     ) -> (Self, usize) {
         let (costs, reserve_s, piece_s) = (&*limits.costs, limits.reserve_s, limits.others_piece_s);
@@ -100,8 +107,10 @@ impl<'a> TimeBudget<'a> {
         // If nothing keeps all of them, most audio comes of the largest step.
         let taken = taken.unwrap_or(most);
         // Those beyond the places take turns.
-        let turns = playing.len() as f64 / playing.len().min(places).max(1) as f64;
-        let all_s = time(playing.len().min(places)) * turns.max(1.0);
+        let later = playing.len() + joining;
+        let turns = later as f64 / later.min(places).max(1) as f64;
+        let joined = StepShape::decode(later.min(places).saturating_sub(most));
+        let all_s = limits.step_with_s(&playing[..most], joined) * turns.max(1.0);
         let limits = playing.iter().enumerate().map(|(index, stream)| {
             let steps_after = if index < taken { stream.steps - 1.0 } else { stream.steps };
             let later_s = steps_after * all_s;
@@ -260,7 +269,7 @@ mod tests {
             costs,
             reserve_s,
             bulk_credit_s: 0.0,
-            others_us: None,
+            others: Vec::new(),
             others_share: 0.0,
             longest_piece: 1.0,
             others_piece_s: 0.0,
@@ -274,13 +283,13 @@ mod tests {
     #[test]
     fn a_step_takes_all_streams_or_those_that_are_due_if_all_are_too_many() {
         let limits = limits(costs(), 0.0);
-        let taken = |streams: &[Playing]| TimeBudget::beside(&limits, streams, 8).1;
+        let taken = |streams: &[Playing]| TimeBudget::beside(&limits, streams, 0, 8).1;
         assert_eq!(taken(&[playing(0.2), playing(0.3), playing(0.4)]), 3);
         // Two steps of three take 100 ms, of two 80 ms.
         assert_eq!(taken(&[playing(0.09), playing(0.3), playing(0.4)]), 2);
         // One that is late already makes no others late.
         assert_eq!(taken(&[playing(0.001), playing(0.3), playing(0.4)]), 3);
-        assert_eq!(TimeBudget::beside(&limits, &[playing(1.0); 9], 4).1, 4);
+        assert_eq!(TimeBudget::beside(&limits, &[playing(1.0); 9], 0, 4).1, 4);
     }
 
     #[test]
@@ -297,7 +306,7 @@ mod tests {
     #[test]
     fn prompts_are_split_to_what_fits_before_the_first_stream_runs_out() {
         let limits = limits(costs(), 0.02);
-        let (mut budget, taken) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 8);
+        let (mut budget, taken) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 0, 8);
         assert_eq!(taken, 2);
         // 200 ms less a later step of 40, the reserve of 20 and the streams' own 40.
         let tokens = budget.tokens(Class::Starting, 256, StepShape::default());
@@ -314,7 +323,7 @@ mod tests {
     fn streams_that_start_leave_time_for_a_piece_of_another_engine() {
         let limits = StepLimits { others_piece_s: 0.05, ..limits(costs(), 0.02) };
         let tokens = |class| {
-            let (budget, _) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 8);
+            let (budget, _) = TimeBudget::beside(&limits, &[playing(0.2), playing(0.3)], 0, 8);
             budget.tokens(class, 256, StepShape::default())
         };
         assert!((40..=60).contains(&tokens(Class::Starting)), "{}", tokens(Class::Starting));
@@ -325,13 +334,13 @@ mod tests {
     #[test]
     fn bulk_work_waits_for_a_stream_that_starts_unless_time_is_owed_to_it() {
         let limits = limits(costs(), 0.0);
-        let (mut budget, _) = TimeBudget::beside(&limits, &[playing(5.0)], 8);
+        let (mut budget, _) = TimeBudget::beside(&limits, &[playing(5.0)], 0, 8);
         budget.set_demand(0.0, true);
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)));
         budget.set_demand(0.015, true);
         assert!(budget.take(Class::Bulk, StepShape::decode(1)));
         assert!(!budget.take(Class::Bulk, StepShape::decode(1)), "the time was given");
-        let (mut late, _) = TimeBudget::beside(&limits, &[playing(0.01)], 8);
+        let (mut late, _) = TimeBudget::beside(&limits, &[playing(0.01)], 0, 8);
         late.set_demand(0.015, false);
         assert!(!late.take(Class::Bulk, StepShape::decode(1)));
         assert!((0.009..0.011).contains(&late.bulk_left_s()), "{late:?}");
@@ -345,13 +354,13 @@ mod tests {
     #[test]
     fn a_step_without_other_work_is_never_empty() {
         let limits = limits(costs(), 0.0);
-        let mut budget = TimeBudget::beside(&limits, &[], 8).0;
+        let mut budget = TimeBudget::beside(&limits, &[], 0, 8).0;
         budget.limit(-1.0);
         assert_eq!(budget.tokens(Class::Starting, 256, StepShape::default()), MIN_PIECE);
         assert!(budget.take(Class::Starting, StepShape { prefill_tokens: 16, ..StepShape::default() }));
         let unknown = StepLimits { costs: Arc::default(), ..limits };
         assert_eq!(
-            TimeBudget::beside(&unknown, &[], 8).0.tokens(Class::Starting, 256, StepShape::default()),
+            TimeBudget::beside(&unknown, &[], 0, 8).0.tokens(Class::Starting, 256, StepShape::default()),
             256
         );
     }

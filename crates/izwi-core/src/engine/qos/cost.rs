@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use super::demand::StepTime;
+
 /// Coefficients: a step, a generating sequence, a prompt token, an encoder token, a token of context of a generating sequence.
 const FEATURES: usize = 5;
 /// Prompt or encoder tokens that are taken to cost as much as a generating sequence until it is known better.
@@ -201,6 +203,11 @@ impl CostModel {
     pub fn longest_us(&self, shape: StepShape) -> u64 {
         let step_us = (self.seconds(shape) * 1e6) as u64;
         (safety(self) * step_us as f64) as u64
+    }
+
+    /// The time of a step; 0 before the first observation.
+    pub(in crate::engine) fn step_time(&self, shape: StepShape) -> StepTime {
+        StepTime { longest_us: self.longest_us(shape), expected_us: (self.seconds(shape) * 1e6) as u64 }
     }
 
     /// Learns the duration of an executed step.

@@ -13,6 +13,7 @@ use super::arbiter::{Due, EngineLoad, Member, TurnRequest};
 use super::audio_rate::AudioRate;
 use super::budget::StepLimits;
 use super::cost::{CostModel, StepShape, safety};
+use super::demand;
 use super::pieces::Pieces;
 use super::playback::{Deadline, Playback};
 use super::{Event, Outlook, Qos, Start};
@@ -225,30 +226,37 @@ impl LiveStreams {
     fn bring_forward(&self, sequence: SequenceId, scheduler: &Scheduler, sequences: &Sequences) {
         let end = sequences.playback_end(sequence);
         if let Some((end, progress)) = end.zip(sequences.chunk_progress(sequence)) {
-            let step_us = self.costs.longest_us(StepShape::decode(1 + scheduler.playing().count()));
-            self.device.bring_forward(self.due(self.playback(end, progress).deadline(step_us)));
+            let playing = scheduler.playing().chain([self.playback(end, progress)]);
+            self.device.bring_forward(self.dues(playing, StepShape::decode(1 + scheduler.playing().count())));
         }
     }
 
     /// A playback that ends at `end`, of a stream with the given samples of a chunk and until the next one.
     pub(super) fn playback(&self, end: Instant, (chunk, missing): (u64, u64)) -> Playback {
-        let steps = |samples: u64| {
-            let seconds = audio_duration(samples, self.sample_rate).as_secs_f64();
-            self.rate.steps(seconds).max(1.0) as u32
-        };
-        let chunk_us = audio_duration(chunk, self.sample_rate).as_micros() as u64;
-        let end_us = self.engine_us(end);
-        Playback { end_us, steps: steps(missing), chunk_us, chunk_steps: steps(chunk) }
+        let (step_s, frame_s) = self.rate.of_a_frame();
+        let us = |seconds: f64| (seconds * 1e6).round() as u64;
+        let audio_us = |samples: u64| audio_duration(samples, self.sample_rate).as_micros() as u64;
+        Playback {
+            end_us: self.engine_us(end),
+            missing_us: audio_us(missing),
+            chunk_us: audio_us(chunk),
+            step_us: us(step_s),
+            frame_us: us(frame_s),
+        }
     }
 
-    /// The next deadline of these playbacks, with steps of `step_us`.
-    pub(super) fn next_due(&self, playing: impl Iterator<Item = Playback>, step_us: u64) -> Option<Due> {
-        let deadlines = playing.map(|playback| playback.deadline(step_us));
-        deadlines.min_by_key(Deadline::latest_start_us).map(|deadline| self.due(deadline))
+    /// The deadlines of these playbacks, with such steps.
+    pub(super) fn dues(&self, playing: impl Iterator<Item = Playback>, step: StepShape) -> Vec<Due> {
+        let deadlines = demand::of_playbacks(playing, self.costs.step_time(step));
+        deadlines.into_iter().map(|deadline| self.due(deadline)).collect()
     }
 
     fn due(&self, Deadline { at_us, work_us }: Deadline) -> Due {
         Due { at: self.instant(at_us), work: Duration::from_micros(work_us) }
+    }
+
+    fn deadline(&self, due: &Due) -> Deadline {
+        Deadline { at_us: self.engine_us(due.at), work_us: due.work.as_micros() as u64 }
     }
 
     /// The engine's clock at a time, in microseconds.
@@ -314,7 +322,7 @@ impl Qos for LiveStreams {
             costs: Arc::clone(&self.costs),
             reserve_s,
             bulk_credit_s: self.device.own_credit_s(),
-            others_us: others.latest_start.map(|at| self.engine_us(at)),
+            others: others.dues.iter().map(|due| self.deadline(due)).collect(),
             others_share: others.streams.iter().map(|stream| stream.utilisation).sum(),
             longest_piece: self.pieces.longest_of_prompts(),
             others_piece_s: others.piece.as_secs_f64(),
@@ -334,7 +342,7 @@ impl Qos for LiveStreams {
         // Streams of its own that play were promised that it ends in time.
         let yields = scheduler.playing().next().is_none();
         TurnRequest {
-            due: self.next_due(playing, self.costs.longest_us(schedule.live_shape)),
+            due: self.dues(playing, schedule.live_shape).first().copied(),
             is_live,
             predicted,
             expected,

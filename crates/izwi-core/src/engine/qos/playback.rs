@@ -155,47 +155,65 @@ impl PlaybackClock {
     }
 }
 
-/// A deadline of a stream that plays, on the engine's clock.
+/// A deadline of streams that play, on the engine's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) struct Deadline {
-    /// When it runs out of audio, in microseconds.
+    /// When the first of them runs out of audio, in microseconds.
     pub(in crate::engine) at_us: u64,
-    /// The longest time of the steps that it needs until then, in microseconds.
+    /// Time of the steps that are needed until then, in microseconds.
     pub(in crate::engine) work_us: u64,
 }
 
-impl Deadline {
-    /// When the first of these steps must start at the latest.
-    pub(in crate::engine) fn latest_start_us(&self) -> u64 {
-        self.at_us.saturating_sub(self.work_us)
-    }
-}
-
-/// The playback of a live stream, on the engine's clock.
+/// The playback of a live stream, on the engine's clock. Times are in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Playback {
-    /// When its delivered audio ends, in microseconds.
+    /// When its delivered audio ends.
     pub end_us: u64,
-    /// Steps until its next chunk leaves.
-    pub steps: u32,
-    /// Duration of a chunk in microseconds.
+    /// Audio that is missing until its next chunk leaves.
+    pub missing_us: u64,
+    /// Audio of a chunk.
     pub chunk_us: u64,
-    /// Steps for a chunk.
-    pub chunk_steps: u32,
+    /// Audio that a step makes, on average; 0 if nothing is known.
+    pub step_us: u64,
+    /// Audio of a step that makes some; chunks leave with whole ones.
+    pub frame_us: u64,
 }
 
 impl Playback {
-    /// When the stream runs out of audio, with steps of `step_us`.
-    pub(in crate::engine) fn deadline(&self, step_us: u64) -> Deadline {
-        Deadline { at_us: self.end_us, work_us: u64::from(self.steps) * step_us }
+    /// Steps until its next chunk leaves.
+    pub(in crate::engine) fn steps(self) -> u32 {
+        self.steps_for(self.missing_us)
+    }
+
+    /// Steps for a chunk.
+    pub(in crate::engine) fn chunk_steps(self) -> u32 {
+        self.steps_for(self.chunk_us)
+    }
+
+    /// Steps that make so much audio, at least one. The average is not exact: a tenth of a step more is none.
+    fn steps_for(self, audio_us: u64) -> u32 {
+        let (frame_us, step_us) = (self.frame_us.max(1), self.step_us);
+        let whole_us = audio_us.div_ceil(frame_us).saturating_mul(frame_us);
+        let steps = if step_us > 0 { whole_us.saturating_sub(step_us / 10).div_ceil(step_us) } else { 1 };
+        u32::try_from(steps.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// When it runs out of audio, and the steps by then: for its next chunk, and for each after it.
+    pub(super) fn chunks(self) -> impl Iterator<Item = (u64, u32)> {
+        let chunks = move |played: u64| played.saturating_mul(self.chunk_us.max(1));
+        (0..).map(move |index| {
+            let steps = self.steps_for(self.missing_us.saturating_add(chunks(index)));
+            (self.end_us.saturating_add(chunks(index)), steps)
+        })
     }
 
     /// The playback after the stream's next step.
     pub(in crate::engine) fn after_a_step(self) -> Self {
-        match self.steps.saturating_sub(1) {
-            0 => Self { end_us: self.end_us + self.chunk_us, steps: self.chunk_steps, ..self },
-            steps => Self { steps, ..self },
+        if self.steps() > 1 {
+            return Self { missing_us: self.missing_us.saturating_sub(self.step_us), ..self };
         }
+        let missing_us = (self.missing_us + self.chunk_us).saturating_sub(self.step_us.max(self.frame_us));
+        Self { end_us: self.end_us + self.chunk_us, missing_us, ..self }
     }
 }
 

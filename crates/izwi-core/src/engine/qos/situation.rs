@@ -22,8 +22,7 @@ use crate::engine::types::{SequenceId, audio_duration};
 impl LiveStreams {
     /// Publishes what live streams need of the device, and whether the engine has nothing to do.
     pub(super) fn publish_load(&mut self, is_idle: bool, scheduler: &Scheduler, sequences: &Sequences) {
-        let step_us = self.costs.longest_us(StepShape::decode(scheduler.playing().count()));
-        let due = self.next_due(scheduler.playing(), step_us);
+        let dues = self.dues(scheduler.playing(), StepShape::decode(scheduler.playing().count()));
         let now = Instant::now();
         for (id, stream) in &mut self.streams {
             stream.is_forgotten |= stream.is_stalled(now, sequences.playback_end(*id));
@@ -53,7 +52,7 @@ impl LiveStreams {
         });
         self.ask_to_pause(excess, sequences);
         let (has_bulk, bulk_piece) = (scheduler.has_bulk(), scheduler.bulk_piece());
-        self.device.set_load(EngineLoad { due, has_bulk, bulk_piece, ..load }, is_idle);
+        self.device.set_load(EngineLoad { dues, has_bulk, bulk_piece, ..load }, is_idle);
     }
 
     /// Predicts whether another live stream would be refused now, and how soon it would be heard beside `open` sequences.
@@ -120,7 +119,7 @@ impl LiveStreams {
             held: &held,
             others: &streams_of_others,
             others_held: &others_held,
-            others_ahead_s: others.latest_start.map_or(f64::INFINITY, until_s),
+            others_ahead_s: others.latest_start().map_or(f64::INFINITY, until_s),
             others_variance: others.variance,
             others_blocking_s: others.blocking_s,
             pause_s: self.device.recent_pause().as_secs_f64(),
@@ -151,10 +150,8 @@ impl LiveStreams {
             return LiveStream { ahead_s: None, left_s, most_left_s, paced_s: 0.0, setup };
         };
         let played_s = end.saturating_duration_since(now).as_secs_f64();
-        let missing = sequences.chunk_progress(id).map_or(0, |(_, missing)| missing);
-        let missing_s = audio_duration(missing, self.sample_rate).as_secs_f64();
-        let step_s = self.costs.seconds(rate.step);
-        let steps = self.rate.steps(missing_s);
+        let playback = self.playback(end, sequences.chunk_progress(id).unwrap_or_default());
+        let (step_s, steps) = (self.costs.seconds(rate.step), f64::from(playback.steps()));
         let buffer_s = self.config.stream_buffer_chunks as f64 * stream.candidate.chunk_s();
         let is_paced = stream.paused_at.is_some();
         LiveStream {

@@ -39,7 +39,8 @@ impl Bench {
     }
 
     fn set_due(&mut self, id: SequenceId, end_us: u64) {
-        let playback = Playback { end_us, steps: 1, chunk_us: 200_000, chunk_steps: 1 };
+        let playback =
+            Playback { end_us, missing_us: 200_000, chunk_us: 200_000, step_us: 200_000, frame_us: 200_000 };
         self.scheduler.set_playback(id, playback);
     }
 

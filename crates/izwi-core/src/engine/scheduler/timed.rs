@@ -7,6 +7,7 @@ use super::sequence::{Demand, Sequence};
 use super::{DecidedItem, ScheduleResult, Scheduler};
 use crate::engine::qos::budget::{Class, Playing, StepLimits, TimeBudget, can_leave_one, is_late};
 use crate::engine::qos::cost::{StepShape, safety};
+use crate::engine::qos::demand;
 use crate::engine::qos::playback::Playback;
 use crate::engine::types::SequenceId;
 
@@ -77,7 +78,7 @@ impl<'a> Round<'a> {
     /// Whether the time of the step matters: somebody listens.
     fn counts_time(&self, limits: &StepLimits) -> bool {
         let is_active = |s: &Sequence| s.live && !s.is_held();
-        limits.others_us.is_some()
+        !limits.others.is_empty()
             || self.running.iter().any(|s| is_active(s))
             || self.waiting().any(is_active)
     }
@@ -92,7 +93,7 @@ impl<'a> Round<'a> {
             let Some(grant) = sequence.decode() else { continue };
             let (left_s, steps) = match (sequence.class(), sequence.playback) {
                 (Class::Bulk, _) => continue,
-                (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps)),
+                (_, Some(playback)) => (left_s(playback.end_us), f64::from(playback.steps())),
                 // It generates its first audio alongside those that play.
                 (_, None) => (f64::INFINITY, 1.0),
             };
@@ -104,12 +105,15 @@ impl<'a> Round<'a> {
         let owes_a_place = limits.bulk_credit_s > OWED_PLACE_S && self.scheduler.has_bulk();
         let starts = |s: &Sequence| s.class() == Class::Starting && !s.is_held();
         let has_starting = self.running.iter().any(|s| starts(s)) || self.waiting().any(starts);
+        // Those whose prompt may be done with this step: the steps after it have them too.
+        let joining = self.running.iter().filter(|s| starts(s) && s.decode().is_none()).count()
+            + self.waiting().filter(|s| starts(s)).count();
         let places = self.places - usize::from(owes_a_place && self.places > 1);
         // The stream that is farthest ahead gives its place to one that starts, if all can wait for it.
         let gives_a_place = has_starting && can_leave_one(limits, &playing, places);
         let places = places - usize::from(gives_a_place);
-        let (mut time, taken) = TimeBudget::beside(limits, &playing, places);
-        if let Some(at_us) = limits.others_us {
+        let (mut time, taken) = TimeBudget::beside(limits, &playing, joining, places);
+        if let Some(at_us) = self.latest_end_us(limits, playing.len() + joining) {
             // Between its pieces others continue, while no stream of its own plays.
             let plays = self.running.iter().any(|s| s.playback.is_some());
             let longest_piece = if plays { 1.0 } else { limits.longest_piece };
@@ -127,6 +131,19 @@ impl<'a> Round<'a> {
         self.time = Some(time);
     }
 
+    /// When the step must have ended at the latest, so that the streams of other engines and those that play continue in time
+    /// after it; `None` without other engines.
+    fn latest_end_us(&self, limits: &StepLimits, playing: usize) -> Option<u64> {
+        if limits.others.is_empty() {
+            return None;
+        }
+        let own = self.running.iter().filter(|s| s.decode().is_some()).filter_map(|s| s.playback);
+        let times = limits.costs.step_time(StepShape::decode(playing));
+        let mut deadlines = demand::of_playbacks(own.map(Playback::after_a_step), times);
+        deadlines.extend(&limits.others);
+        demand::latest_start_us(&mut deadlines)
+    }
+
     /// Limits the step for streams that play and that only steps of another group continue.
     fn limit_to_other_groups(
         &self,
@@ -138,7 +155,7 @@ impl<'a> Round<'a> {
         let others: Vec<Playback> = self.running.iter().filter(is_other).filter_map(|s| s.playback).collect();
         let step_s = safety(&limits.costs) * limits.costs.seconds(StepShape::decode(others.len()));
         for playback in others {
-            time.limit(left_s(playback.end_us) - f64::from(playback.steps) * step_s);
+            time.limit(left_s(playback.end_us) - f64::from(playback.steps()) * step_s);
         }
     }
 
@@ -150,7 +167,7 @@ impl<'a> Round<'a> {
         let step_s =
             safety(&limits.costs) * limits.costs.seconds(StepShape::decode(playing + beginning.len()));
         for playback in beginning {
-            let later_s = f64::from(playback.chunk_steps.saturating_sub(1)) * step_s;
+            let later_s = f64::from(playback.chunk_steps().saturating_sub(1)) * step_s;
             // A step of all that generate is always taken: they are among them.
             time.limit((playback.chunk_us as f64 / 1e6 - later_s).max(step_s));
         }

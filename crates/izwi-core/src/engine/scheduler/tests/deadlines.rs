@@ -81,7 +81,7 @@ fn a_step_of_another_group_leaves_time_for_streams_that_play() {
         costs: Arc::new(costs),
         reserve_s: 0.0,
         bulk_credit_s: 0.0,
-        others_us: None,
+        others: Vec::new(),
         others_share: 0.0,
         longest_piece: 1.0,
         others_piece_s: 0.0,
