@@ -125,6 +125,9 @@ impl State {
             (Server::Off, _) => (Sign::Off, "the server does not run".to_owned()),
             (Server::Unknown | Server::Starting, _) => (Sign::Off, "the server starts".to_owned()),
             (Server::On(_), Dictation::Ending) => (Sign::Idle, "transcribes the rest".to_owned()),
+            (Server::On(seen), _) if seen.status != "ok" => {
+                (Sign::Idle, format!("the server is {}", seen.status))
+            }
             (Server::On(_), _) => (Sign::Idle, "ready".to_owned()),
         }
     }
@@ -143,14 +146,11 @@ impl State {
             let models = if seen.loaded.is_empty() { "none".to_owned() } else { seen.loaded.join(", ") };
             entries.push(Entry::Text(shortened(&format!("Loaded models: {models}"))));
         }
-        match &self.server {
-            Server::Off => {
-                entries.push(Entry::Action("Start the server".to_owned(), Some(Click::StartServer)));
-            }
-            Server::On(_) | Server::Starting if self.is_own => {
-                entries.push(Entry::Action("Stop the server".to_owned(), Some(Click::StopServer)));
-            }
-            Server::Unknown | Server::On(_) | Server::Starting => {}
+        // Also one that hangs.
+        if self.is_own {
+            entries.push(Entry::Action("Stop the server".to_owned(), Some(Click::StopServer)));
+        } else if self.server == Server::Off {
+            entries.push(Entry::Action("Start the server".to_owned(), Some(Click::StartServer)));
         }
         entries
     }
@@ -223,5 +223,104 @@ fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::server::{Catalogue, Model, Voice};
+    use super::*;
+
+    fn state() -> State {
+        let model =
+            |id: &str, task: &str, default| Model { id: id.into(), tasks: vec![task.into()], default };
+        let voice = |id: &str, model: &str| Voice { id: id.into(), models: vec![model.into()] };
+        let catalogue = Catalogue {
+            models: vec![model("lark", "tts", false), model("wren", "tts", true), model("owl", "asr", true)],
+            voices: vec![voice("a", "lark"), voice("b_1", "wren"), voice("c", "wren")],
+        };
+        State {
+            url: "http://127.0.0.1:1".into(),
+            server: Server::On(Seen {
+                status: "ok".into(),
+                loaded: Vec::new(),
+                catalogue: Arc::new(catalogue),
+            }),
+            is_own: false,
+            microphone: Some("parec".into()),
+            dictation: Dictation::Waiting,
+            is_reading: false,
+            choices: Choices::default(),
+            problem: None,
+        }
+    }
+
+    /// The lines of the menu that can be clicked.
+    fn clicks(state: &State) -> Vec<Click> {
+        let click = |entry| match entry {
+            Entry::Action(_, click) => click,
+            _ => None,
+        };
+        state.view().entries.into_iter().filter_map(click).collect()
+    }
+
+    fn options(state: &State, of: &str) -> (Vec<String>, Option<usize>) {
+        let found = state.view().entries.into_iter().find_map(|entry| match entry {
+            Entry::Choice { label, options, chosen } if label == of => Some((options, chosen)),
+            _ => None,
+        });
+        let (options, chosen) = found.unwrap();
+        (options.into_iter().map(|(label, _)| label).collect(), chosen)
+    }
+
+    #[test]
+    fn voices_are_those_of_the_model_and_a_choice_that_is_gone_is_the_default() {
+        let mut state = state();
+        let default = "The server's default";
+        assert_eq!(
+            options(&state, "Speech model"),
+            (vec![default.into(), "wren".into(), "lark".into()], Some(0))
+        );
+        assert_eq!(options(&state, "Voice"), (vec![default.into(), "b_1".into(), "c".into()], Some(0)));
+        state.choices.voice = Some("c".into());
+        assert_eq!((options(&state, "Voice").1, state.voice()), (Some(2), Some("c")));
+        state.choices.speech_model = Some("lark".into());
+        assert_eq!(options(&state, "Voice"), (vec![default.into(), "a".into()], Some(0)));
+        assert_eq!((state.speech_model(), state.voice()), (Some("lark"), None));
+        state.choices.speech_model = Some("gone".into());
+        assert_eq!((state.speech_model(), state.voice()), (None, Some("c")));
+    }
+
+    #[test]
+    fn what_cannot_be_done_now_cannot_be_clicked() {
+        use Click::{
+            Dictate, OpenPage, Quit, ReadClipboard, ReadSelection, StartServer, StopReading, StopServer,
+        };
+        let on = state();
+        assert_eq!(clicks(&on), [Dictate, ReadSelection, ReadClipboard, OpenPage, Quit]);
+        let off = State { server: Server::Off, ..on.clone() };
+        assert_eq!(clicks(&off), [StartServer, Quit]);
+        let lost = State { dictation: Dictation::Listening, is_reading: true, ..off.clone() };
+        assert_eq!(clicks(&lost), [StartServer, Dictate, StopReading, Quit]);
+        let own = State { is_own: true, ..off };
+        assert_eq!(clicks(&own), [StopServer, Quit]);
+        let ending = State { dictation: Dictation::Ending, ..on };
+        assert_eq!(clicks(&ending), [ReadSelection, ReadClipboard, OpenPage, Quit]);
+    }
+
+    #[test]
+    fn an_open_microphone_is_shown_before_all_else() {
+        let open =
+            State { dictation: Dictation::Listening, is_reading: true, server: Server::Off, ..state() };
+        let view = open.view();
+        assert_eq!((view.sign, view.tip.as_str()), (Sign::Listening, "Izwi: the microphone is open (parec)"));
+        let problem = State { problem: Some("ä".repeat(1_000)), ..state() };
+        let texts = problem.view().entries.into_iter().filter_map(|entry| match entry {
+            Entry::Text(text) => Some(text.chars().count()),
+            _ => None,
+        });
+        assert_eq!(texts.max(), Some(SHOWN_CHARS + 1));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) enum Sign {
     Idle,
     /// The microphone is open: a disc, as recorders have.
     Listening,
-    /// A text is read aloud: the bars are as tall as the icon.
+    /// A text is read aloud: a triangle, as players have.
     Speaking,
     /// The server does not run: the bars are dots.
     Off,
@@ -23,6 +23,8 @@ const HALF_STROKE: f32 = 1.3;
 /// The middle of each bar, and its half length.
 const BARS: [(f32, f32); 5] = [(6.0, 3.0), (11.0, 8.0), (16.0, 12.0), (21.0, 6.0), (26.0, 3.0)];
 const DISC: f32 = 8.0;
+/// Where the triangle ends; it is 14 wide and 18 high.
+const TIP: f32 = 25.0;
 const WHITE: [u8; 3] = [255, 255, 255];
 
 impl Sign {
@@ -37,19 +39,22 @@ impl Sign {
 
     /// The distance of a point to the figure on the ground, negative within it.
     fn figure(self, x: f32, y: f32) -> f32 {
-        if self == Self::Listening {
-            return (x - 16.0).hypot(y - 16.0) - DISC;
+        let bars = |height: f32| {
+            let bar = |&(middle, half): &(f32, f32)| {
+                let beyond = ((y - 16.0).abs() - height * half).max(0.0);
+                (x - middle).hypot(beyond) - HALF_STROKE
+            };
+            BARS.iter().map(bar).fold(f32::INFINITY, f32::min)
+        };
+        match self {
+            Self::Idle => bars(1.0),
+            Self::Off => bars(0.0),
+            Self::Listening => (x - 16.0).hypot(y - 16.0) - DISC,
+            Self::Speaking => {
+                let slope = (9.0 * (x - TIP) + 14.0 * (y - 16.0).abs()) / 9.0_f32.hypot(14.0);
+                slope.max(TIP - 14.0 - x)
+            }
         }
-        let length = |half: f32| match self {
-            Self::Speaking => (half * 1.6).min(12.0),
-            Self::Off => 0.0,
-            _ => half,
-        };
-        let bar = |&(middle, half): &(f32, f32)| {
-            let beyond = ((y - 16.0).abs() - length(half)).max(0.0);
-            (x - middle).hypot(beyond) - HALF_STROKE
-        };
-        BARS.iter().map(bar).fold(f32::INFINITY, f32::min)
     }
 
     /// The picture: `size * size` pixels of red, green, blue and opacity, row by row.
@@ -95,10 +100,10 @@ mod tests {
 
     #[test]
     fn each_state_has_a_shape_of_its_own() {
-        // Shapes without their colours, in the smallest size of a panel.
+        // Shapes without their colours, in the size of a small panel.
         let shapes = SIGNS.map(|sign| {
-            let picture = sign.rgba(16);
-            assert_eq!(picture.len(), 16 * 16 * 4);
+            let picture = sign.rgba(22);
+            assert_eq!(picture.len(), 22 * 22 * 4);
             picture.chunks(4).map(|pixel| pixel[0] > 200 && pixel[1] > 150).collect::<Vec<bool>>()
         });
         for (index, shape) in shapes.iter().enumerate() {

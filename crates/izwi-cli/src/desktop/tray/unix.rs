@@ -19,9 +19,8 @@ use crate::failure;
 const SIZES: [u16; 5] = [16, 22, 24, 32, 48];
 /// A bus and a panel that work answer within that.
 const PATIENCE: Duration = Duration::from_secs(10);
-const NO_PANEL: &str = "GNOME shows such icons with the extension AppIndicator (`gnome-extensions install \
-    appindicatorsupport@rgcjonas.gmail.com`, or the package gnome-shell-extension-appindicator); other desktops: add the tray \
-    to the panel";
+const NO_PANEL: &str = "GNOME shows such icons with the extension AppIndicator (the package gnome-shell-extension-appindicator, or \
+    https://extensions.gnome.org/extension/615/); elsewhere add the tray, or notification area, to the panel";
 
 /// The icon. It goes when this is dropped.
 pub(crate) struct Tray<C: Click> {
