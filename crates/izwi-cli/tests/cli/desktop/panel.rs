@@ -68,8 +68,6 @@ pub(super) struct Line {
     pub(super) is_enabled: bool,
     /// Of one that can be chosen.
     pub(super) is_chosen: bool,
-    /// The menu that it is in.
-    pub(super) parent: String,
 }
 
 impl Panel {
@@ -119,7 +117,7 @@ impl Panel {
         type Layout = (i32, HashMap<String, OwnedValue>, Vec<OwnedValue>);
         let (_, (_, _, children)): (u32, Layout) = body.deserialize().unwrap();
         let mut lines = Vec::new();
-        children.iter().for_each(|child| flatten(child, "", &mut lines));
+        children.iter().try_for_each(|child| flatten(child, &mut lines)).expect("no layout");
         lines
     }
 
@@ -158,10 +156,11 @@ impl Panel {
     }
 }
 
-fn flatten(value: &Value<'_>, parent: &str, lines: &mut Vec<Line>) {
-    let Value::Structure(layout) = unwrapped(value) else { panic!("no layout: {value:?}") };
+/// Adds a line and those below it. `None` for what is no layout.
+fn flatten(value: &Value<'_>, lines: &mut Vec<Line>) -> Option<()> {
+    let Value::Structure(layout) = unwrapped(value) else { return None };
     let [Value::I32(id), Value::Dict(properties), Value::Array(children)] = layout.fields() else {
-        panic!("no layout: {layout:?}")
+        return None;
     };
     let property = |name: &str| {
         let is_it = |key: &Value<'_>| matches!(key, Value::Str(key) if key.as_str() == name);
@@ -173,12 +172,11 @@ fn flatten(value: &Value<'_>, parent: &str, lines: &mut Vec<Line>) {
     };
     lines.push(Line {
         id: *id,
-        label: label.clone(),
+        label,
         is_enabled: !matches!(property("enabled"), Some(Value::Bool(false))),
         is_chosen: matches!(property("toggle-state"), Some(Value::I32(1))),
-        parent: parent.to_owned(),
     });
-    children.iter().for_each(|child| flatten(child, &label, lines));
+    children.iter().try_for_each(|child| flatten(child, lines))
 }
 
 fn unwrapped<'v>(value: &'v Value<'v>) -> &'v Value<'v> {

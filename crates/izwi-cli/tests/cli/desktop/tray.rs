@@ -32,26 +32,41 @@ fn tray(izwi: &Izwi, screen: &Screen, bus: &Bus, arguments: &[&str]) -> Command 
     command
 }
 
+/// The default model that speaks.
+fn tts_model(izwi: &Izwi) -> String {
+    let listed = izwi.run(&["list", "--json"]).stdout;
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed).unwrap();
+    let speaks =
+        |model: &&serde_json::Value| model["default_for"].as_array().unwrap().contains(&"tts".into());
+    listed.iter().find(speaks).unwrap()["name"].as_str().unwrap().to_owned()
+}
+
 /// A server on a port with these models.
 fn serve(izwi: &Izwi, port: &str, model: &str) -> Child {
     let mut command = izwi.command(&["serve", "--port", port, "--no-pull", "--asr-model", model]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-#[test]
-fn the_icon_dictates_reads_and_follows_the_server() {
-    let izwi = Izwi::with_models();
-    let (Some(screen), Some(bus)) = (Screen::start(&izwi), bus()) else { return };
+/// A microphone that hears a clip and then silence, and a loudspeaker that takes a tenth of a second for a tenth of a second of
+/// audio.
+fn programs(izwi: &Izwi) {
     let folder = izwi.path("").display().to_string();
     fs::write(izwi.path("clip.raw"), clip()).unwrap();
     fs::write(izwi.path("silence.raw"), vec![0; 3_200]).unwrap();
     let recorder =
         "echo $$ > recorder\n/bin/cat clip.raw\nwhile /bin/cat silence.raw; do /bin/sleep 0.1; done";
-    install(&izwi, "parec", &format!("cd '{folder}'\n{recorder}"));
+    install(izwi, "parec", &format!("cd '{folder}'\n{recorder}"));
     let player = "echo begins >> players\nwhile [ \"$(/usr/bin/head -c 4800 | /usr/bin/wc -c)\" -gt 0 ]; do\n\
         /bin/sleep 0.1; done\necho ends >> players";
-    install(&izwi, "aplay", &format!("cd '{folder}'\n{player}"));
-    let (port, model) = (free_port(), asr_model(&izwi));
+    install(izwi, "aplay", &format!("cd '{folder}'\n{player}"));
+}
+
+#[test]
+fn the_icon_dictates_reads_and_follows_the_server() {
+    let izwi = Izwi::with_models();
+    let (Some(screen), Some(bus)) = (Screen::start(&izwi), bus()) else { return };
+    programs(&izwi);
+    let (port, model, speaks) = (free_port(), asr_model(&izwi), tts_model(&izwi));
     let panel = Panel::start(&bus);
     let mut command = tray(&izwi, &screen, &bus, &["--port", &port]);
     // What is chosen is kept here, and the models are found there.
@@ -90,11 +105,14 @@ fn the_icon_dictates_reads_and_follows_the_server() {
     assert!(typed().to_lowercase().contains("americans"), "{}", typed());
 
     // Reading aloud by the server, in a voice that is chosen.
-    panel.click("hibari");
+    panel.click(&speaks);
     panel.click("heart");
     eventually("the choice is shown", || panel.line("heart").unwrap().is_chosen);
     let kept = fs::read_to_string(izwi.path("home/tray.json")).unwrap();
-    assert!(kept.contains(r#""voice": "heart""#) && kept.contains(r#""speech_model": "hibari""#), "{kept}");
+    assert!(
+        kept.contains(r#""voice": "heart""#) && kept.contains(&format!(r#""speech_model": "{speaks}""#)),
+        "{kept}"
+    );
     let players = || fs::read_to_string(izwi.path("players")).unwrap_or_default();
     screen.copy("clipboard", "One.");
     screen.copy("primary", &"It goes on and on. ".repeat(50));
@@ -109,7 +127,7 @@ fn the_icon_dictates_reads_and_follows_the_server() {
     tip("ready");
     assert_eq!(players(), "begins\nends\nbegins\n", "the rest is not read");
     let metrics = crate::get(&format!("127.0.0.1:{port}"), "/metrics");
-    assert!(metrics.contains("hibari"), "the server has spoken");
+    assert!(metrics.contains(&speaks), "the server has spoken");
 
     // The server of the menu ends, and another one comes and is killed.
     panel.click("Stop the server");
