@@ -2,14 +2,15 @@
 //!
 //! Shows a [`View`], and sends the click of an entry to who made it. Knows no meaning of a click.
 
+#[cfg_attr(any(windows, not(feature = "tray")), allow(dead_code, reason = "such builds draw nothing"))]
 mod icon;
-#[cfg(target_os = "macos")]
+#[cfg(all(target_os = "macos", feature = "tray"))]
 #[path = "macos.rs"]
 mod platform;
-#[cfg(windows)]
-#[path = "windows.rs"]
+#[cfg(any(windows, not(feature = "tray")))]
+#[path = "absent.rs"]
 mod platform;
-#[cfg(not(any(target_os = "macos", windows)))]
+#[cfg(all(not(any(target_os = "macos", windows)), feature = "tray"))]
 #[path = "unix.rs"]
 mod platform;
 
@@ -17,6 +18,7 @@ pub(crate) use icon::Sign;
 pub(crate) use platform::{Tray, with_tray};
 
 /// The name of the program in the tray.
+#[cfg_attr(any(windows, not(feature = "tray")), allow(dead_code, reason = "such builds draw nothing"))]
 pub(crate) const TITLE: &str = "Izwi";
 /// Clicks that may wait.
 const MAX_CLICKS: usize = 16;
