@@ -15,7 +15,7 @@ use crate::build_info::VERSION;
 use crate::commands::{
     align, bench, chat, completions, config, diarize, dictate, docs, doctor, lexicon, list, logs, man, mcp,
     meeting, open, plan, pull, read, rm, say, serve, service, speak_selection, speakers, speech_dispatcher,
-    status, transcribe, voices,
+    status, transcribe, tray, voices,
 };
 use crate::failure;
 use crate::help;
@@ -23,7 +23,7 @@ use crate::settings::flags::Chosen;
 use crate::settings::{Section, flags, process};
 
 /// Commands with flags for these settings.
-const SETTINGS_FLAGS: [(&str, Chosen); 22] = [
+const SETTINGS_FLAGS: [(&str, Chosen); 23] = [
     ("say", Chosen::Sections(&[Section::Engine])),
     ("speak-selection", Chosen::Sections(&[Section::Engine])),
     ("read", Chosen::Sections(&[Section::Engine])),
@@ -38,6 +38,7 @@ const SETTINGS_FLAGS: [(&str, Chosen); 22] = [
     ("speech-dispatcher", Chosen::Sections(&[Section::Engine])),
     ("status", Chosen::Names(&["host", "port"])),
     ("open", Chosen::Names(&["host", "port"])),
+    ("tray", Chosen::Names(&["host", "port"])),
     ("voices add", Chosen::Sections(&[Section::Top, Section::Engine])),
     ("speakers add", Chosen::Sections(&[Section::Engine])),
     ("speakers identify", Chosen::Sections(&[Section::Engine])),
@@ -82,6 +83,7 @@ enum Command {
     Diarize(diarize::Args),
     Meeting(meeting::Args),
     Dictate(dictate::Args),
+    Tray(tray::Args),
     Chat(chat::Args),
     Serve(serve::Args),
     Mcp(mcp::Args),
@@ -176,6 +178,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode>
         Command::Diarize(args) => diarize::run(&args, &settings()?),
         Command::Meeting(args) => meeting::run(&args, &settings()?),
         Command::Dictate(args) => dictate::run(&args, &settings()?),
+        Command::Tray(args) => tray::run(&args, config.as_deref(), &settings()?),
         Command::Chat(args) => chat::run(&args, &settings()?),
         Command::Serve(args) => serve::run(&args, &settings()?),
         Command::Mcp(args) => mcp::run(&args, &settings()?),

@@ -11,6 +11,13 @@ use self::no_sockets as sockets;
 #[cfg(unix)]
 use self::unix_sockets as sockets;
 
+/// The name under which a dictation that waits listens.
+pub(crate) const DICTATE: &str = "dictate";
+/// The name under which a command that speaks a selection listens.
+pub(crate) const SPEAK_SELECTION: &str = "speak-selection";
+/// The name under which the icon in the tray listens.
+pub(crate) const TRAY: &str = "tray";
+
 /// Receives what other commands tell.
 #[derive(Debug)]
 pub(crate) struct Control(sockets::Control);

@@ -5,10 +5,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use izwi_core::engine::{Engine, RequestId};
+use anyhow::{Context as _, Result, bail, ensure};
+use izwi_core::engine::{Engine, EngineCoreConfig, RequestId, Task};
 use izwi_hub::Store;
+use izwi_remote::{RemoteClient, RemoteConfig, Secret};
 use izwi_server::{Listeners, Recorder, Registry, RegistryConfig, ServerConfig, Slot};
+use reqwest::{RequestBuilder, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -23,6 +27,18 @@ use crate::{engine, failure, models};
 const LOAD_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// A longer answer is none of a server of models.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+/// The alias of the default model that speaks.
+const DEFAULT_MODEL: &str = "tts-1";
+
+/// A model that a server has loaded.
+#[derive(Debug, Deserialize)]
+struct Loaded {
+    id: String,
+    sample_rate: Option<u32>,
+}
 
 /// Where a server is.
 #[derive(Debug, Clone)]
@@ -123,6 +139,49 @@ impl Place {
     /// Its key, where it has one.
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_deref()
+    }
+
+    /// The answer to a request that is sent with the key.
+    ///
+    /// # Errors
+    /// The server cannot be reached, refuses, or answers something else.
+    pub(crate) async fn answer<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+        let request = match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        };
+        let lost = || format!("no answer of the server at {}", self.url);
+        let mut answer = request.send().await.with_context(lost)?;
+        let mut body = Vec::new();
+        while let Some(bytes) = answer.chunk().await.with_context(lost)? {
+            body.extend_from_slice(&bytes);
+            ensure!(body.len() <= MAX_ANSWER_BYTES, "the server at {} answers too much", self.url);
+        }
+        if answer.status().is_success() {
+            return serde_json::from_slice(&body).with_context(lost);
+        }
+        let told: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
+        let told = told.as_ref().and_then(|told| told["error"]["message"].as_str()).unwrap_or_default();
+        bail!("the server at {} answers {}: {told}", self.url, answer.status())
+    }
+
+    /// The engine of a model that speaks at the server, with the limits of `config`: the default one unless `model` names
+    /// another. The server loads it first.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the model.
+    pub(crate) async fn speaker(&self, model: Option<&str>, config: EngineCoreConfig) -> Result<Engine> {
+        let mut url = Url::parse(&self.url("/v1/models")).context("the server has no URL")?;
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.extend([model.unwrap_or(DEFAULT_MODEL), "load"]);
+        }
+        let client = izwi_remote::plain_client().context("cannot make a client of HTTP")?;
+        let loaded: Loaded = self.answer(client.post(url)).await?;
+        let mut remote = RemoteConfig::new(&loaded.id, Task::Tts, vec![self.url("/v1")], &loaded.id);
+        remote.api_key = self.key.clone().map(Secret::new);
+        remote.sample_rate_hz = loaded.sample_rate.unwrap_or(remote.sample_rate_hz);
+        let client = RemoteClient::new(remote).context("the server cannot be used")?;
+        Ok(client.with_listed_voices().await.into_engine(config)?)
     }
 
     /// Opens a WebSocket to `path`.

@@ -8,7 +8,7 @@ use crate::steps::Steps;
 use crate::{apt, balancers};
 
 /// Programs, as `crates/izwi-cli/tests/cli/desktop/screen.rs` runs them, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("Xvfb", "xvfb"),
     ("openbox", "openbox"),
     ("xterm", "xterm"),
@@ -16,6 +16,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("xclip", "xclip"),
     ("zenity", "zenity"),
     ("xkbcomp", "x11-xkb-utils"),
+    ("dbus-daemon", "dbus-daemon"),
 ];
 
 /// Installs what is missing.

@@ -105,6 +105,10 @@ pub(crate) struct Args {
     /// Without a hotkey, wait for `izwi dictate --toggle`
     #[arg(long, requires = "types", conflicts_with_all = ["input", "hotkey"], help_heading = AT_CURSOR)]
     wait: bool,
+    /// With --hotkey or --wait: each line of standard input begins or ends a dictation too, and the end of it ends the
+    /// command. With --json, lines tell when it waits and when the microphone is opened and closed
+    #[arg(long, requires = "types", conflicts_with = "input", help_heading = AT_CURSOR)]
+    follow: bool,
     /// Begin or end the dictation of the `izwi dictate --type` that waits, and do nothing else: a command for a shortcut of the
     /// desktop
     #[arg(long, conflicts_with_all = ["types", "input"], help_heading = AT_CURSOR)]
@@ -121,6 +125,9 @@ pub(crate) fn run(args: &Args, resolved: &Resolved) -> Result<()> {
             format!("'{input}' is no source of live audio; the only one to name is -"),
             format!("leave it out to use the microphone, or run `izwi transcribe {input}`"),
         ));
+    }
+    if args.follow && args.hotkey.is_none() && !args.wait {
+        return Err(failure::usage("--follow: nothing waits for lines", "give --wait or --hotkey too"));
     }
     if args.toggle {
         return trigger::toggle(&resolved.settings.home);
@@ -202,7 +209,13 @@ impl Dictating<'_> {
             return self.dictate(dictation.as_ref(), &mut stop).await;
         };
         output::status(&format!("{hint}; Ctrl-C ends the command"));
-        while !stop.is_interrupted() && stop.begin().await {
+        while !stop.is_interrupted() {
+            if self.args.json {
+                output::print_json(&json!({ "type": "waiting" }))?;
+            }
+            if !stop.begin().await {
+                break;
+            }
             let here = self.cursor.as_ref().map(|cursor| cursor.here()).transpose();
             let dictated = match here {
                 Ok(dictation) => self.dictate(dictation.as_ref(), &mut stop).await,
@@ -232,6 +245,7 @@ impl Dictating<'_> {
                         Some(audio) => Message::binary(audio),
                         None => {
                             (source, is_ended) = (None, true);
+                            display.closed()?;
                             Message::text(DONE)
                         }
                     };
@@ -246,6 +260,7 @@ impl Dictating<'_> {
                         continue;
                     }
                     (source, is_ended) = (None, true);
+                    display.closed()?;
                     sink.send(Message::text(DONE)).await.context(LOST)?;
                     continue;
                 }
@@ -265,7 +280,7 @@ impl Dictating<'_> {
             };
             let event: Event = serde_json::from_str(&text).context("the server sent no event")?;
             if event.kind == "session.created" && !is_ended {
-                source = Some(self.listen(&display, stop)?);
+                source = Some(self.listen(&mut display, stop)?);
             }
             display.show(&text, &event)?;
             if let Some(told) = typist.as_mut().and_then(|typist| typist.take(&event)) {
@@ -286,10 +301,13 @@ impl Dictating<'_> {
     }
 
     /// Opens the source of a dictation, and says so.
-    fn listen(&self, display: &Display, stop: &Stop) -> Result<Source> {
+    fn listen(&self, display: &mut Display, stop: &Stop) -> Result<Source> {
         let source = Source::open(self.args.input.is_some())?;
         let end = if stop.hint().is_some() { "" } else { "; Ctrl-C ends the dictation" };
         display.status(&format!("listening to {}{end}", source.name()));
+        if let Source::Microphone(microphone) = &source {
+            display.opened(&microphone.description())?;
+        }
         Ok(source)
     }
 
@@ -391,6 +409,8 @@ struct Display {
     spoken: Option<Turns>,
     /// The last error of the session.
     failure: Option<anyhow::Error>,
+    /// Whether it was told that the microphone is open.
+    is_open: bool,
 }
 
 impl Display {
@@ -404,13 +424,30 @@ impl Display {
             }
         });
         let spoken = speakers.then(Turns::default);
-        Self { is_json, line, turn: String::new(), spoken, failure: None }
+        Self { is_json, line, turn: String::new(), spoken, failure: None, is_open: false }
     }
 
     /// Tells that the dictation begins.
     fn status(&self, line: &str) {
         if !self.is_json {
             output::status(line);
+        }
+    }
+
+    /// Tells in JSON that the microphone is open.
+    fn opened(&mut self, microphone: &str) -> Result<()> {
+        self.is_open = self.is_json;
+        match self.is_json {
+            true => output::print_json(&json!({ "type": "microphone.opened", "name": microphone })),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells in JSON that the microphone is closed, if it was open.
+    fn closed(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.is_open) {
+            true => output::print_json(&json!({ "type": "microphone.closed" })),
+            false => Ok(()),
         }
     }
 
@@ -504,7 +541,7 @@ impl Display {
 impl Drop for Display {
     fn drop(&mut self) {
         // What was said in a session that is lost; nobody is left to tell a failure to.
-        let _ = self.print_spoken(true);
+        let _ = (self.print_spoken(true), self.closed());
         if let Some(line) = &self.line {
             line.finish_and_clear();
         }

@@ -28,4 +28,5 @@ pub(crate) mod speakers;
 pub(crate) mod speech_dispatcher;
 pub(crate) mod status;
 pub(crate) mod transcribe;
+pub(crate) mod tray;
 pub(crate) mod voices;

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
 use crate::failure::Failure;
+use crate::service::autostart::Autostart;
 use crate::service::speech_dispatcher::{Change, Places};
 use crate::service::{self, Definition, Installed, ServiceFile, UnitState};
 use crate::settings::process::{self, FilePath};
@@ -34,6 +35,9 @@ enum ServiceCommand {
         /// Remove the module for screen readers instead; the service stays
         #[arg(long)]
         speech_dispatcher: bool,
+        /// Start the icon on the desktop no more with the session instead; the service stays
+        #[arg(long, conflicts_with = "speech_dispatcher")]
+        tray: bool,
     },
     /// Show the state of the service; the exit code is 1 unless it runs or waits for connections
     Status {
@@ -63,7 +67,12 @@ struct Install {
     #[arg(long, conflicts_with = "socket_activation")]
     speech_dispatcher: bool,
 
-    /// Replace an installed service, or module, with other contents
+    /// Let `izwi tray`, the icon on the desktop, start with each session instead (Linux, macOS); it works with or without
+    /// the service
+    #[arg(long, conflicts_with_all = ["socket_activation", "speech_dispatcher"])]
+    tray: bool,
+
+    /// Replace an installed service, module or entry with other contents
     #[arg(long)]
     force: bool,
 }
@@ -75,9 +84,11 @@ pub(crate) fn run(
 ) -> Result<()> {
     match &args.command {
         ServiceCommand::Install(install) if install.speech_dispatcher => install.module(),
+        ServiceCommand::Install(install) if install.tray => install.tray(config),
         ServiceCommand::Install(install) => install.run(config, &settings()?),
-        ServiceCommand::Uninstall { speech_dispatcher: true } => uninstall_module(),
-        ServiceCommand::Uninstall { speech_dispatcher: false } => uninstall(),
+        ServiceCommand::Uninstall { speech_dispatcher: true, .. } => uninstall_module(),
+        ServiceCommand::Uninstall { tray: true, .. } => uninstall_tray(),
+        ServiceCommand::Uninstall { .. } => uninstall(),
         ServiceCommand::Status { json } => status(*json),
         ServiceCommand::Restart => restart(),
     }
@@ -130,6 +141,25 @@ impl Install {
             "Speech Dispatcher finds it at its next start, such as the next login: choose izwi as the synthesiser of \
              your screen reader, or try `spd-say -o izwi hello`",
         );
+        Ok(())
+    }
+
+    /// Lets the icon start with each session.
+    fn tray(&self, config: Option<&Path>) -> Result<()> {
+        let program = std::env::current_exe().context("the path of this program is unknown")?;
+        let config =
+            config.map(std::path::absolute).transpose().context("the path of --config is unknown")?;
+        let autostart = Autostart::of_user()?;
+        let file = autostart.file(&program, config.as_deref())?;
+        if self.print {
+            return output::print(&listing(&[file]));
+        }
+        let what = match autostart.install(&file, self.force)? {
+            true => "the icon starts with the next session; `izwi tray` shows it now",
+            false => "the icon starts with each session already, and nothing changed",
+        };
+        output::print(&format!("{}\n", file.path.display()))?;
+        output::status(what);
         Ok(())
     }
 
@@ -218,6 +248,13 @@ fn uninstall() -> Result<()> {
 fn uninstall_module() -> Result<()> {
     apply(&Places::of_user()?.removal()?)?;
     output::status("the module izwi of Speech Dispatcher is removed; it ends with Speech Dispatcher");
+    Ok(())
+}
+
+fn uninstall_tray() -> Result<()> {
+    let autostart = Autostart::of_user()?;
+    output::print(&format!("{}\n", autostart.uninstall()?.display()))?;
+    output::status("the icon starts no more with the session; one that runs stays until it is quit");
     Ok(())
 }
 

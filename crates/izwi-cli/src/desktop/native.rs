@@ -62,7 +62,25 @@ impl Desktop {
 
 /// Runs `work` while this thread takes the events of the system.
 pub(crate) fn with_events<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    system::with_events(work)
+    with_events_and(Shown::Nothing, || {}, work)
+}
+
+/// What of a program is seen beside its windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Nothing,
+    /// An icon in the menu bar.
+    #[cfg_attr(any(windows, not(feature = "tray")), allow(dead_code, reason = "such builds show no icon"))]
+    MenuBar,
+}
+
+/// As [`with_events`], and calls `each` between the events, several times a second.
+pub(crate) fn with_events_and<T: Send>(
+    shown: Shown,
+    each: impl FnMut(),
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    system::with_events(shown, each, work)
 }
 
 fn keyboard() -> Result<Enigo> {
@@ -110,6 +128,8 @@ mod system {
     use objc2_app_kit::{NSApplication, NSApplicationActivationPolicy, NSEventMask, NSWorkspace};
     use objc2_foundation::{MainThreadMarker, NSDate, NSString};
 
+    use super::Shown;
+
     /// The value of `NSDefaultRunLoopMode`.
     const DEFAULT_MODE: &str = "kCFRunLoopDefaultMode";
     /// Time in which the end of the work is seen.
@@ -129,16 +149,24 @@ mod system {
     }
 
     /// Hotkeys, and which program is in front, are told to the main thread of an application alone.
-    pub(super) fn with_events<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    pub(super) fn with_events<T: Send>(
+        shown: Shown,
+        mut each: impl FnMut(),
+        work: impl FnOnce() -> T + Send,
+    ) -> T {
         let Some(main) = MainThreadMarker::new() else { return work() };
         let application = NSApplication::sharedApplication(main);
         // No symbol in the Dock.
-        application.setActivationPolicy(NSApplicationActivationPolicy::Prohibited);
+        application.setActivationPolicy(match shown {
+            Shown::Nothing => NSApplicationActivationPolicy::Prohibited,
+            Shown::MenuBar => NSApplicationActivationPolicy::Accessory,
+        });
         application.finishLaunching();
         let mode = NSString::from_str(DEFAULT_MODE);
         std::thread::scope(|scope| {
             let worker = scope.spawn(work);
             while !worker.is_finished() {
+                each();
                 autoreleasepool(|_| {
                     let until = NSDate::dateWithTimeIntervalSinceNow(POLL_S);
                     let event = application.nextEventMatchingMask_untilDate_inMode_dequeue(
@@ -161,6 +189,7 @@ mod system {
 mod system {
     use anyhow::Result;
 
+    use super::Shown;
     use crate::failure;
 
     /// Which program is in front is not asked here: text goes where the focus is.
@@ -173,7 +202,7 @@ mod system {
         Err(failure::usage("--hotkey: no hotkey is taken on this system", "leave it out"))
     }
 
-    pub(super) fn with_events<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    pub(super) fn with_events<T: Send>(_: Shown, _: impl FnMut(), work: impl FnOnce() -> T + Send) -> T {
         work()
     }
 }

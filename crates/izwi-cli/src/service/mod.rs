@@ -3,6 +3,7 @@
 //! The contents of the files are pure functions of a [`Definition`], on every platform. Knows no settings and no server.
 
 pub(crate) mod activation;
+pub(crate) mod autostart;
 mod launchd;
 pub(crate) mod speech_dispatcher;
 mod systemd;

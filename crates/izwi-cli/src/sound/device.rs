@@ -314,6 +314,13 @@ impl std::fmt::Debug for MicrophoneStream {
     }
 }
 
+/// The name of the default microphone; `None` without one.
+pub(super) fn microphone_name() -> Option<String> {
+    let device = host().default_input_device()?;
+    device.default_input_config().ok()?;
+    Some(device.description().ok()?.name().to_owned())
+}
+
 impl MicrophoneStream {
     /// Starts it; `None` if there is none.
     pub(super) fn open(rate_hz: u32) -> Result<Option<Self>> {

@@ -191,6 +191,19 @@ impl Microphone {
         }
     }
 
+    /// The name of the device as the system has it, or that of the program.
+    pub(crate) fn description(&self) -> String {
+        match self {
+            Self::Device(_) => device::microphone_name().unwrap_or_else(|| self.name().to_owned()),
+            Self::Program(program) => program.name().to_owned(),
+        }
+    }
+
+    /// What [`open`](Self::open) would open, as [`description`](Self::description) names it; `None` without any.
+    pub(crate) fn default_description() -> Option<String> {
+        device::microphone_name().or_else(|| recorder::find().map(|found| found.name.to_owned()))
+    }
+
     /// The next audio: mono 16-bit little-endian samples at [`RATE_HZ`](Self::RATE_HZ). `None` at the end of it. No audio is lost
     /// if the future is dropped.
     ///

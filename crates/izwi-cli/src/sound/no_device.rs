@@ -27,6 +27,11 @@ impl Speaker {
     }
 }
 
+/// The name of the default microphone.
+pub(super) fn microphone_name() -> Option<String> {
+    None
+}
+
 #[allow(clippy::unused_async, reason = "the signatures are those of a device")]
 impl SpeakerStream {
     pub(super) async fn write(&mut self, _samples: &[f32]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Recording programs of the platform, and other sources of audio bytes that block.
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
@@ -22,6 +23,22 @@ const PROGRAMS: [(&str, &[&str], &str); 2] = [
     ("arecord", &["-q", "-t", "raw", "-f", "S16_LE", "-c", "1"], "--rate="),
 ];
 
+/// A program of [`PROGRAMS`] that is installed.
+pub(super) struct Found {
+    pub(super) name: &'static str,
+    path: PathBuf,
+    arguments: &'static [&'static str],
+    rate: &'static str,
+}
+
+/// The first installed program.
+pub(super) fn find() -> Option<Found> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    PROGRAMS.iter().find_map(|&(name, arguments, rate)| {
+        Some(Found { name, path: find_program(name, &search)?, arguments, rate })
+    })
+}
+
 /// A program that records. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -36,11 +53,7 @@ impl Recorder {
     /// # Errors
     /// None is installed, or it does not start.
     pub(super) fn start(rate_hz: u32) -> Result<Self> {
-        let search = std::env::var_os("PATH").unwrap_or_default();
-        let found = PROGRAMS
-            .iter()
-            .find_map(|(name, arguments, rate)| Some((*name, find_program(name, &search)?, arguments, rate)));
-        let Some((name, path, arguments, rate)) = found else {
+        let Some(Found { name, path, arguments, rate }) = find() else {
             return Err(failure::with_help(
                 "no microphone and no recording program was found (searched for parec, arecord)",
                 "install pulseaudio-utils or alsa-utils, build with --features alsa, or pipe raw audio into `izwi dictate -`",
@@ -51,7 +64,7 @@ impl Recorder {
             // Nothing in the working folder is loaded.
             command.current_dir(folder);
         }
-        command.args(*arguments).arg(format!("{rate}{rate_hz}"));
+        command.args(arguments).arg(format!("{rate}{rate_hz}"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child =
             command.spawn().with_context(|| format!("cannot start the recorder {}", path.display()))?;

@@ -1,25 +1,26 @@
-//! What begins and ends a dictation: a hotkey, and `izwi dictate --toggle`.
+//! What begins and ends a dictation: a hotkey, `izwi dictate --toggle`, and lines of standard input.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
+use tokio::sync::mpsc;
 
 use super::Args;
-use crate::control::{self, Control};
+use crate::control::{self, Control, DICTATE};
 use crate::desktop::{Desktop, Hotkey};
 use crate::failure;
 use crate::interrupt::Interrupt;
-
-/// The name under which a dictation that waits listens.
-const NAME: &str = "dictate";
+use crate::sound::read_in_background;
 
 /// A hotkey, if one is given, and other commands.
 #[derive(Debug)]
 pub(super) struct Trigger {
     hotkey: Option<Hotkey>,
     control: Control,
+    lines: Option<Lines>,
     /// Whether the hotkey is held while somebody speaks.
     is_held: bool,
     /// What the user is told to do.
@@ -39,7 +40,7 @@ impl Trigger {
             desktop.check_hotkeys()?;
         }
         let hotkey = args.hotkey.as_deref().map(Hotkey::take).transpose()?;
-        let control = Control::listen(home, NAME)?.ok_or_else(|| {
+        let control = Control::listen(home, DICTATE)?.ok_or_else(|| {
             failure::with_help(
                 "another `izwi dictate --type` waits already",
                 "use that one, or end it with Ctrl-C in its terminal",
@@ -50,27 +51,70 @@ impl Trigger {
             (Some(keys), false) => format!("press {keys} to begin and to end a dictation"),
             (None, _) => "`izwi dictate --toggle` begins and ends a dictation".to_owned(),
         };
-        Ok(Some(Self { hotkey, control, is_held: args.hold, hint }))
+        let lines = args.follow.then(Lines::open);
+        Ok(Some(Self { hotkey, control, lines, is_held: args.hold, hint }))
     }
 
-    /// Waits for the begin of a dictation.
-    async fn begin(&mut self) {
+    /// Waits for the begin of a dictation. False at the end of the lines instead.
+    async fn begin(&mut self) -> bool {
         loop {
             tokio::select! {
-                is_pressed = next(&mut self.hotkey) => if is_pressed { return },
-                () = self.control.next() => return,
+                is_pressed = next(&mut self.hotkey) => if is_pressed { return true },
+                () = self.control.next() => return true,
+                is_line = next_line(&mut self.lines) => return is_line,
             }
         }
     }
 
-    /// Waits for the end of a dictation.
-    async fn end(&mut self) {
+    /// Waits for the end of a dictation. False at the end of the lines.
+    async fn end(&mut self) -> bool {
         loop {
             tokio::select! {
-                is_pressed = next(&mut self.hotkey) => if is_pressed != self.is_held { return },
-                () = self.control.next() => return,
+                is_pressed = next(&mut self.hotkey) => if is_pressed != self.is_held { return true },
+                () = self.control.next() => return true,
+                is_line = next_line(&mut self.lines) => return is_line,
             }
         }
+    }
+}
+
+/// Lines of standard input.
+#[derive(Debug)]
+struct Lines {
+    bytes: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// Lines that were read and not taken.
+    waiting: usize,
+    is_over: bool,
+}
+
+impl Lines {
+    fn open() -> Self {
+        Self { bytes: read_in_background(io::stdin()), waiting: 0, is_over: false }
+    }
+
+    /// Waits for a line. False, once, at the end of them. Loses none if the future is dropped.
+    async fn next(&mut self) -> bool {
+        while self.waiting == 0 {
+            if self.is_over {
+                return std::future::pending().await;
+            }
+            match self.bytes.recv().await {
+                Some(Ok(bytes)) => self.waiting += bytes.iter().filter(|byte| **byte == b'\n').count(),
+                Some(Err(_)) | None => {
+                    self.is_over = true;
+                    return false;
+                }
+            }
+        }
+        self.waiting -= 1;
+        true
+    }
+}
+
+async fn next_line(lines: &mut Option<Lines>) -> bool {
+    match lines {
+        Some(lines) => lines.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -86,7 +130,7 @@ async fn next(hotkey: &mut Option<Hotkey>) -> bool {
 /// # Errors
 /// None waits.
 pub(super) fn toggle(home: &Path) -> Result<()> {
-    if control::tell(home, NAME)? {
+    if control::tell(home, DICTATE)? {
         return Ok(());
     }
     Err(failure::with_help(
@@ -135,7 +179,7 @@ impl Stop {
     pub(super) async fn begin(&mut self) -> bool {
         let Some(trigger) = &mut self.trigger else { return true };
         tokio::select! {
-            () = trigger.begin() => true,
+            begins = trigger.begin() => begins,
             () = self.interrupt.requested() => false,
         }
     }
@@ -145,10 +189,12 @@ impl Stop {
         let Some(trigger) = self.trigger.as_mut().filter(|_| is_speaking) else {
             return self.interrupted().await;
         };
-        tokio::select! {
-            () = trigger.end() => {}
-            () = self.interrupt.requested() => self.signals = self.signals.saturating_add(1),
-        }
+        // The end of the lines ends the command, as a signal does.
+        let is_signal = tokio::select! {
+            goes_on = trigger.end() => !goes_on,
+            () = self.interrupt.requested() => true,
+        };
+        self.signals = self.signals.saturating_add(u8::from(is_signal));
     }
 
     /// Waits for a signal.

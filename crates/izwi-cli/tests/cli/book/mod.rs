@@ -93,6 +93,7 @@ pages! {
         "cannot pronounce '你好'",
         "the text has Chinese, which hibari does not speak"
     ];
+    tray: "docs/tray.md" => [];
     troubleshooting: "docs/troubleshooting.md" => [];
     vscode: "docs/vscode.md" => [];
     voices: "docs/voices.md" => ["anna"];

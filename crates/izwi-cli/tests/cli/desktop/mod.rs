@@ -2,8 +2,10 @@
 
 #![cfg(target_os = "linux")]
 
+mod panel;
 mod screen;
 mod script;
+mod tray;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ const PAGE: &str = "<html><head><title>start</title></head><body><textarea id=t 
     field.addEventListener('input', () => { document.title = field.value.replaceAll('\\n', '/') })</script></body></html>";
 
 #[allow(clippy::print_stdout, reason = "tells what was left out")]
-fn skipped(why: &str) {
+pub(super) fn skipped(why: &str) {
     println!("skipped: {why}");
 }
 
@@ -42,26 +42,44 @@ pub(super) fn eventually(what: &str, is_so: impl Fn() -> bool) {
 pub(super) struct Process {
     child: Child,
     told: Arc<Mutex<String>>,
-    printed: Option<JoinHandle<String>>,
+    printed: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// Reads lines on a thread of its own.
+fn read(source: impl std::io::Read + Send + 'static) -> (Arc<Mutex<String>>, JoinHandle<()>) {
+    let text = Arc::new(Mutex::new(String::new()));
+    let lines = Arc::clone(&text);
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
+            *lines.lock().unwrap() += &String::from_utf8_lossy(&line);
+            lines.lock().unwrap().push('\n');
+        }
+    });
+    (text, reader)
 }
 
 impl Process {
     pub(super) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let told = Arc::new(Mutex::new(String::new()));
-        let lines = Arc::clone(&told);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                *lines.lock().unwrap() += &format!("{line}\n");
-            }
-        });
-        let printed = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stdout.read_to_string(&mut text);
-            text
-        });
-        Self { child, told, printed: Some(printed) }
+        let (printed, reader) = read(child.stdout.take().unwrap());
+        let (told, _) = read(child.stderr.take().unwrap());
+        Self { child, told, printed, reader: Some(reader) }
+    }
+
+    /// What it has printed so far.
+    pub(super) fn printed(&self) -> String {
+        self.printed.lock().unwrap().clone()
+    }
+
+    /// Writes to its standard input.
+    pub(super) fn send(&mut self, text: &str) {
+        self.child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Ends its standard input.
+    pub(super) fn end_input(&mut self) {
+        self.child.stdin = None;
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -103,7 +121,8 @@ impl Process {
             assert!(begun.elapsed() < PATIENCE, "does not end: {}", self.told.lock().unwrap());
             std::thread::sleep(Duration::from_millis(20));
         };
-        (status, self.printed.take().unwrap().join().unwrap())
+        self.reader.take().unwrap().join().unwrap();
+        (status, self.printed())
     }
 }
 
