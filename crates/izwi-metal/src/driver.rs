@@ -98,6 +98,15 @@ pub fn finish(device: &MetalDevice) -> Result<()> {
     device.flush_and_wait_current()
 }
 
+/// Whether all work so far succeeded: a read tells of the command buffer that it waits for alone, this of those before it, too.
+/// Waits for what no read has waited for. No other thread may encode meanwhile: candle forgets the fences of its work.
+///
+/// # Errors
+/// A command buffer failed since the last check.
+pub fn check(device: &MetalDevice) -> Result<()> {
+    device.wait_until_completed()
+}
+
 /// Buffers outside candle's allocator, for tensors that live long. Dropped after these tensors.
 #[derive(Debug, Default)]
 pub struct OwnBuffers(Option<(MetalDevice, Vec<Arc<Buffer>>)>);

@@ -39,7 +39,7 @@ pub use conv::{
 };
 pub use counters::KernelCosts;
 pub use cross_attention::takes_window;
-pub use driver::{OwnBuffers, allocated_bytes, fault, finish, gpu, prepare, with_autorelease_pool};
+pub use driver::{OwnBuffers, allocated_bytes, check, fault, finish, gpu, prepare, with_autorelease_pool};
 pub use embedding::{Entries, MAX_TABLES};
 pub use encoder_attention::{HeadShape, MAX_HEAD_DIM};
 pub use linear::{Epilogue, Fused, Norm};

@@ -253,7 +253,7 @@ pub(super) fn with_yields<T>(device: &str, yields: impl FnMut() + 'static, compu
 /// # Errors
 /// The named device cannot be opened or computes something else than the CPU, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
-    let opened = izwi_nn::device::with_autorelease_pool(|| loading::open(choice));
+    let opened = izwi_nn::device::at_work(|| loading::open(choice));
     opened.map(|device| izwi_nn::device::name(&device))
 }
 
