@@ -136,6 +136,19 @@ pub fn allocated_bytes(device: &Device) -> Option<usize> {
     izwi_metal::metal_device(device).map(izwi_metal::allocated_bytes)
 }
 
+/// Whether the system takes back the memory of a device that rests: it does on a Mac, within seconds.
+pub fn needs_beats(device: &Device) -> bool {
+    device.is_metal()
+}
+
+/// Gives the device a little work and waits for it, so that what this process holds there stays resident.
+///
+/// # Errors
+/// The device failed.
+pub fn beat(device: &Device) -> Result<(), Error> {
+    Ok(izwi_metal::metal_device(device).map_or(Ok(()), izwi_metal::beat)?)
+}
+
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
 pub fn decodes_in_parallel(device: &Device) -> bool {
     device.is_cpu()
@@ -188,6 +201,8 @@ mod tests {
         assert!(device.same_device(&of_tests()));
         let choice = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
         assert!(name(&device).starts_with(&choice), "{}", name(&device));
+        beat(&device).unwrap();
+        assert_eq!(needs_beats(&device), device.is_metal());
         free_unused(&device).unwrap();
         let one = Device::Cpu;
         assert_eq!((name(&one).as_str(), allocated_bytes(&one)), ("cpu", None));

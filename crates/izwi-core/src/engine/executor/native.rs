@@ -226,6 +226,14 @@ impl ModelExecutor for NativeExecutor {
         self.lost_device.get().is_some()
     }
 
+    fn needs_beats(&self) -> bool {
+        device::needs_beats(&self.device.0)
+    }
+
+    fn beat(&self) -> std::result::Result<(), ExecutorError> {
+        at_work(|| device::beat(&self.device.0)).map_err(|error| self.failed(error))
+    }
+
     fn release(&mut self, sequences: &[SequenceId]) {
         for sequence in sequences {
             self.sequences.remove(sequence);
