@@ -187,6 +187,8 @@ impl Pass<'_> {
         let [query_norm, key_norm] =
             heads.norms.map_or([Arg::Unused; 2], |(query, key, _)| [Arg::In(query), Arg::In(key)]);
         let y = self.empty((table.layout.rows, count * head_dim), DType::F32)?;
+        // At most: not every row attends to the longest history.
+        self.expect(4 * table.layout.rows * table.layout.longest * count * head_dim, 0)?;
         let pool = [Arg::Out(keys), Arg::Out(values)];
         let rest = [query_norm, key_norm, Arg::In(&table.words), Arg::Params(&params)];
         if table.layout.is_decode {

@@ -248,6 +248,7 @@ pub fn conv(
         words.as_ref().map_or(Arg::Params(&table.words), Arg::In),
         Arg::Params(&params),
     ];
+    pass.expect(2 * rows * weights.taps * inputs * outputs, 0)?;
     pass.run(Kernel(Source::Conv, name), &arguments, grid)?;
     Ok(results)
 }

@@ -1,25 +1,32 @@
-//! What own kernels cost since the process started: launches and bytes of weights. The terms of the cost model in
+//! What own kernels cost since the process started: launches, bytes of weights, operations. The terms of the cost model in
 //! `docs/metal.md`, for benchmarks and budgets. Counts nothing that candle launches.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 static WEIGHT_BYTES: AtomicU64 = AtomicU64::new(0);
+static FLOP: AtomicU64 = AtomicU64::new(0);
 
-/// Launches of own kernels, and the bytes of weights that they read.
+/// Launches of own kernels, the bytes of weights that they read, and their operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelCosts {
     /// Launches.
     pub launches: u64,
     /// Bytes of the weights of linear layers, once for each time that a launch reads them.
     pub weight_bytes: u64,
+    /// Products and sums of linear layers, convolutions and attention.
+    pub flop: u64,
 }
 
 impl KernelCosts {
     /// The costs since the process started.
     #[must_use]
     pub fn so_far() -> Self {
-        Self { launches: LAUNCHES.load(Relaxed), weight_bytes: WEIGHT_BYTES.load(Relaxed) }
+        Self {
+            launches: LAUNCHES.load(Relaxed),
+            weight_bytes: WEIGHT_BYTES.load(Relaxed),
+            flop: FLOP.load(Relaxed),
+        }
     }
 
     /// The costs since `before`.
@@ -29,6 +36,7 @@ impl KernelCosts {
         Self {
             launches: now.launches - before.launches,
             weight_bytes: now.weight_bytes - before.weight_bytes,
+            flop: now.flop - before.flop,
         }
     }
 }
@@ -37,6 +45,9 @@ pub(super) fn count_launch() {
     LAUNCHES.fetch_add(1, Relaxed);
 }
 
-pub(super) fn count_weights(bytes: usize) {
-    WEIGHT_BYTES.fetch_add(bytes as u64, Relaxed);
+pub(super) fn count_work(flop: usize, weight_bytes: usize) {
+    FLOP.fetch_add(flop as u64, Relaxed);
+    WEIGHT_BYTES.fetch_add(weight_bytes as u64, Relaxed);
+    #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+    crate::emulated::count_flop(flop as u64);
 }

@@ -131,6 +131,8 @@ impl Pass<'_> {
         args.extend(windows.take(MAX_WINDOWS).map(Arg::In));
         let longest = spans.iter().map(|(words, _)| words[1] as usize).max().unwrap_or(0);
         let grid = Grid { groups: [shape.heads, longest, spans.len()], threads: 256 };
+        let scores: usize = spans.iter().map(|(words, _)| words[1] as usize * words[2] as usize).sum();
+        self.expect(4 * scores * shape.width(), 0)?;
         self.run(Kernel(Source::CrossAttention, kernel), &args, grid)
     }
 }

@@ -10,6 +10,7 @@ use objc2_metal::{MTLDevice, MTLSize};
 use crate::Gpu;
 use crate::kernel::{Grid, Kernel};
 use crate::library::pipeline;
+use crate::scratch;
 
 pub use crate::library::prepare;
 
@@ -66,13 +67,17 @@ fn bind(tensor: &Tensor, set: impl FnOnce(&Buffer, usize)) -> Result<()> {
     Ok(())
 }
 
-/// A new tensor on Metal whose elements are not set, from candle's pool of buffers.
+/// A new tensor on Metal whose elements are not set, in a buffer that is kept for later.
 ///
 /// # Errors
 /// The device is out of memory.
 pub(crate) fn empty(device: &MetalDevice, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
     let shape = shape.into();
-    let buffer = device.new_buffer(shape.elem_count().max(1), dtype, "")?;
+    let elements = shape.elem_count().max(1);
+    let buffer = match scratch::take(device, elements * dtype.size_in_bytes())? {
+        Some(buffer) => buffer,
+        None => device.new_buffer(elements, dtype, "")?,
+    };
     Ok(over(buffer, device, shape, dtype))
 }
 
@@ -89,13 +94,24 @@ fn over(buffer: Arc<Buffer>, device: &MetalDevice, shape: Shape, dtype: DType) -
     Tensor::from_storage(Storage::Metal(storage), shape, BackpropOp::none(), false)
 }
 
-/// Waits for the work so far, and frees the buffers that the allocator keeps for later. Unlike candle's `synchronize`, it
+/// Waits for the work so far, and frees the buffers that are kept for later. Unlike candle's `synchronize`, it
 /// leaves the fences of work that other threads encode meanwhile.
 ///
 /// # Errors
 /// The work failed.
 pub fn finish(device: &MetalDevice) -> Result<()> {
-    device.flush_and_wait_current()
+    let waited = device.flush_and_wait_current();
+    scratch::free(device);
+    waited
+}
+
+/// Whether all work so far succeeded: a read tells of the command buffer that it waits for alone, this of those before it, too.
+/// Waits for what no read has waited for. No other thread may encode meanwhile: candle forgets the fences of its work.
+///
+/// # Errors
+/// A command buffer failed since the last check.
+pub fn check(device: &MetalDevice) -> Result<()> {
+    device.wait_until_completed()
 }
 
 /// Buffers outside candle's allocator, for tensors that live long. Dropped after these tensors.

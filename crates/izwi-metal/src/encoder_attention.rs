@@ -22,7 +22,7 @@ pub struct HeadShape {
 }
 
 impl HeadShape {
-    fn width(self) -> usize {
+    pub(crate) fn width(self) -> usize {
         self.heads * self.head_dim
     }
 
@@ -128,6 +128,8 @@ impl Pass<'_> {
             let args =
                 [Arg::Rows(q), k.tensor, v.tensor, Arg::Out(y), Arg::Params(&params), Arg::Params(&words)];
             let grid = Grid { groups: [longest.div_ceil(TILE), heads, spans.len()], threads: 128 };
+            let scores: usize = spans.iter().map(|span| span[1] * span[3]).sum();
+            self.expect(4 * scores * shape.width(), 0)?;
             self.run(Kernel(Source::EncoderAttention, kernel), &args, grid)?;
         }
         Ok(())

@@ -24,6 +24,7 @@ sources! {
     Embedding = "embedding.metal",
     EncoderAttention = "encoder_attention.metal",
     Conv = "conv.metal",
+    InstanceNorm = "instance_norm.metal",
     Linear = "linear.metal",
     Relative = "relative.metal",
     Sampling = "sampling.metal",

@@ -19,18 +19,22 @@ mod driver;
 mod embedding;
 pub mod emulated;
 mod encoder_attention;
+mod instance_norm;
 mod kernel;
 #[cfg(feature = "metal")]
 mod library;
 mod linear;
+pub mod lstm;
 mod pass;
 pub mod relative;
 mod sampling;
+#[cfg(feature = "metal")]
+mod scratch;
 mod stream_slots;
 mod weights;
 pub mod window;
 
-use candle_core::{Device, MetalDevice};
+use candle_core::{DType, Device, MetalDevice, Result};
 
 pub use attention::{Heads, MAX_TAPS, StepTable, TableSpan};
 pub use conv::{
@@ -39,9 +43,10 @@ pub use conv::{
 };
 pub use counters::KernelCosts;
 pub use cross_attention::takes_window;
-pub use driver::{OwnBuffers, allocated_bytes, fault, finish, gpu, prepare, with_autorelease_pool};
+pub use driver::{OwnBuffers, allocated_bytes, check, fault, finish, gpu, prepare, with_autorelease_pool};
 pub use embedding::{Entries, MAX_TABLES};
 pub use encoder_attention::{HeadShape, MAX_HEAD_DIM};
+pub use instance_norm::{NormActivation, instance_norm};
 pub use linear::{Epilogue, Fused, Norm};
 pub use pass::Pass;
 pub use sampling::{DrawTable, Lookup, RowDraw};
@@ -69,4 +74,12 @@ pub fn metal_device(device: &Device) -> Option<&MetalDevice> {
         Device::Metal(device) if IS_BUILT_IN => Some(device),
         _ => None,
     }
+}
+
+/// Gives the device a little work and waits for it.
+///
+/// # Errors
+/// The device failed.
+pub fn beat(device: &MetalDevice) -> Result<()> {
+    driver::empty(device, 1, DType::F32)?.to_vec1::<f32>().map(drop)
 }

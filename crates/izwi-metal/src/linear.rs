@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::counters::count_weights;
 use crate::kernel::{Grid, Kernel, Source};
 use crate::pass::{Arg, Pass};
 use crate::weights::MetalWeights;
@@ -133,7 +132,8 @@ impl Pass<'_> {
             Arg::optional(fused.residual),
             Arg::optional(fused.scale),
         ];
-        count_weights(weights.bytes() * if rows > FEW_ROWS { rows.div_ceil(32) } else { 1 });
+        let reads = if rows > FEW_ROWS { rows.div_ceil(32) } else { 1 };
+        self.expect(2 * rows * inputs * weights.outputs(), reads * weights.bytes())?;
         let (name, grid) = plan(weights, rows, outputs, fused.epilogue == Epilogue::GatedSilu);
         self.run(Kernel(Source::Linear, name), &args, grid)?;
         Ok(y)

@@ -71,6 +71,14 @@ pub fn finish(_: &MetalDevice) -> Result<()> {
     missing()
 }
 
+/// As of a device, which does not exist.
+///
+/// # Errors
+/// Always.
+pub fn check(_: &MetalDevice) -> Result<()> {
+    missing()
+}
+
 /// Of no tensor.
 #[derive(Debug, Default)]
 pub struct OwnBuffers(());

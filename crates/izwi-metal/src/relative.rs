@@ -67,6 +67,8 @@ pub fn relative(
         long.as_ref().map_or(Arg::Params(&words), Arg::In),
         Arg::Params(&params),
     ];
+    let scores: usize = spans.iter().map(|span| span.len() * span.len()).sum();
+    pass.expect(6 * scores * width, 0)?;
     pass.run(Kernel(Source::Relative, name), &args, grid)?;
     Ok(y)
 }

@@ -158,6 +158,17 @@ impl MetalWeights {
             Stored::Q4 => "lookup_q4",
         }
     }
+
+    /// The kernel that multiplies the states of an LSTM.
+    pub(crate) fn lstm_kernel(&self) -> &'static str {
+        match self.stored {
+            Stored::F32 => "lstm_f32",
+            Stored::F16 => "lstm_f16",
+            Stored::Bf16 => "lstm_bf16",
+            Stored::Q8 => "lstm_q8",
+            Stored::Q4 => "lstm_q4",
+        }
+    }
 }
 
 fn row_bytes(stored: Stored, inputs: usize) -> usize {

@@ -165,6 +165,8 @@ impl Call<'_> {
             Arg::Params(&params),
         ];
         let grid = Grid { groups: [kv_heads, sequences, blocks], threads: 32 * SIMDGROUPS };
+        let rows = mixed.dim(0)?;
+        pass.expect(4 * rows * rows.max(self.window.positions) * heads * self.head_dim, 0)?;
         pass.run(Kernel(Source::Window, name), &args, grid)
     }
 }

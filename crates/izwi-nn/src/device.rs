@@ -1,11 +1,11 @@
 //! Compute devices: opening each once, their names, and the memory that their allocators keep. Knows no tensor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, TryLockError};
 
 pub use candle_core::Device;
 pub use izwi_cuda::free_bytes as free_cuda_bytes;
-pub use izwi_metal::{Gpu, KernelCosts, gpu as metal_gpu, with_autorelease_pool};
+pub use izwi_metal::{Gpu, KernelCosts, gpu as metal_gpu};
 use izwi_types::DeviceChoice;
 
 use crate::Error;
@@ -13,6 +13,32 @@ use crate::Error;
 /// Devices of the process: each is opened once. Tensors of two openings of one device do not fit together, and each opening
 /// compiles its own shaders.
 static OPENED: Mutex<Vec<(DeviceChoice, Device)>> = Mutex::new(Vec::new());
+
+/// Held by each thread that works on a device: a check needs to be alone.
+static AT_WORK: RwLock<()> = RwLock::new(());
+
+/// Runs work of this thread on a device: loading, preparing, a step. Frees afterwards what Apple's frameworks left to the
+/// thread's autorelease pool. May be nested.
+pub fn at_work<T>(work: impl FnOnce() -> T) -> T {
+    let _held = AT_WORK.read().unwrap_or_else(PoisonError::into_inner);
+    izwi_metal::with_autorelease_pool(work)
+}
+
+/// Whether all work so far succeeded. On Metal a read tells only of the last command buffer, and a step may be several: call
+/// this after a step, outside of [`at_work`]. Waits for what no read has waited for. While another thread is at work, nothing
+/// is looked at: the next check tells.
+///
+/// # Errors
+/// Work of this process failed since the last check.
+pub fn check(device: &Device) -> Result<(), Error> {
+    let Some(device) = izwi_metal::metal_device(device) else { return Ok(()) };
+    let _alone = match AT_WORK.try_write() {
+        Ok(alone) => alone,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Ok(()),
+    };
+    Ok(izwi_metal::with_autorelease_pool(|| izwi_metal::check(device))?)
+}
 
 /// Opens a device; a later call returns the same one. `Auto` falls back to the CPU and logs why; a named device that does
 /// not exist is an error.
@@ -110,6 +136,19 @@ pub fn allocated_bytes(device: &Device) -> Option<usize> {
     izwi_metal::metal_device(device).map(izwi_metal::allocated_bytes)
 }
 
+/// Whether the system takes back the memory of a device that rests: it does on a Mac, within seconds.
+pub fn needs_beats(device: &Device) -> bool {
+    device.is_metal()
+}
+
+/// Gives the device a little work and waits for it, so that what this process holds there stays resident.
+///
+/// # Errors
+/// The device failed.
+pub fn beat(device: &Device) -> Result<(), Error> {
+    Ok(izwi_metal::metal_device(device).map_or(Ok(()), izwi_metal::beat)?)
+}
+
 /// Whether a codec decodes on other threads while a forward pass runs: on the CPU. Other devices run one queue.
 pub fn decodes_in_parallel(device: &Device) -> bool {
     device.is_cpu()
@@ -162,10 +201,12 @@ mod tests {
         assert!(device.same_device(&of_tests()));
         let choice = std::env::var("IZWI_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
         assert!(name(&device).starts_with(&choice), "{}", name(&device));
+        beat(&device).unwrap();
+        assert_eq!(needs_beats(&device), device.is_metal());
         free_unused(&device).unwrap();
         let one = Device::Cpu;
         assert_eq!((name(&one).as_str(), allocated_bytes(&one)), ("cpu", None));
-        assert_eq!(with_autorelease_pool(|| 7), 7);
+        assert_eq!(at_work(|| at_work(|| 7)), 7);
     }
 
     #[test]
@@ -235,6 +276,51 @@ mod tests {
         let output = String::from_utf8(tests.output().unwrap().stdout).unwrap();
         assert!(output.contains("failed: ") && output.contains("GPU Timeout"), "{output}");
         assert!(output.contains("again 128") && output.contains("sum 128"), "{output}");
+    }
+
+    /// Run with EMU_FAIL by the test below: a step of several command buffers, of which the first fails.
+    #[test]
+    fn a_long_step_fails_or_not() {
+        let device = of_tests();
+        let step = || {
+            let mut x = Tensor::zeros(8, candle_core::DType::F32, &device)?;
+            for _ in 0..120 {
+                x = x.affine(1.0, 1.0)?;
+            }
+            x.to_vec1::<f32>()
+        };
+        println!("read {:?}", at_work(step));
+        at_work(|| {
+            std::thread::spawn({
+                let device = device.clone();
+                move || println!("beside others {:?}", check(&device).is_ok())
+            })
+            .join()
+            .unwrap()
+        });
+        println!("first check {:?}", check(&device).map_err(|error| error.to_string()));
+        println!("second check {:?}", check(&device).map_err(|error| error.to_string()));
+    }
+
+    #[test]
+    fn a_failed_command_buffer_before_the_last_fails_the_check_after_the_step() {
+        if std::env::var_os("EMU_OUT").is_none() {
+            return;
+        }
+        let run = |fails: &str| {
+            let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+            tests.args(["--exact", "device::tests::a_long_step_fails_or_not", "--nocapture"]);
+            String::from_utf8(tests.env("EMU_FAIL", fails).output().unwrap().stdout).unwrap()
+        };
+        for fails in ["1", "2"] {
+            let output = run(fails);
+            assert!(output.contains("read Ok(["), "the read itself does not tell: {output}");
+            assert!(output.contains("beside others true"), "{output}");
+            assert!(output.contains("first check Err") && output.contains("GPU Timeout"), "{output}");
+            assert!(output.contains("second check Ok"), "{output}");
+        }
+        let output = run("none");
+        assert!(output.contains("read Ok([120.0") && output.contains("first check Ok"), "{output}");
     }
 
     #[test]

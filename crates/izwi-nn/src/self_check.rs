@@ -14,22 +14,29 @@ use crate::codec::conv::CausalConv;
 use crate::codec::stream::{MixedHeads, StreamShape, StreamState, Streams};
 use crate::decoder_stack::{DecoderStack, Mixing, Rotation, StackNames, StackRows, StackShape, Style};
 use crate::kv_pool::KvPool;
-use crate::layers::conv::Conv1d;
-use crate::layers::{Embedding, Linear, Rope, sum_embeddings};
+use crate::layers::conv::{Conv1d, GluConv};
+use crate::layers::{
+    BiLstm, Embedding, InstanceNorm, Linear, NormActivation, PackedRows, Rope, sum_embeddings,
+};
 use crate::sampling::{Draw, Draws, FrameDraws, mix};
 /// A layer on a device.
 type Work = fn(&Device) -> std::result::Result<Tensor, Error>;
 
 /// Work, and how far its results may be apart, relative to the largest one. Half precision and fast math stay far below;
 /// the quantised products differ more, since the CPU rounds their inputs to 8 bits, too.
-const CHECKS: [(&str, f32, Work); 10] = [
+const CHECKS: [(&str, f32, Work); 15] = [
     ("products", 2e-3, |device| products(Precision::F32, device)),
     ("8-bit products", 5e-2, |device| products(Precision::Q8, device)),
     ("4-bit products", 5e-2, |device| products(Precision::Q4, device)),
+    ("products of f16", 5e-3, |device| products(Precision::F16, device)),
+    ("products of bf16", 2e-2, |device| products(Precision::Bf16, device)),
     ("a decoder stack", 5e-3, decoder_stack),
     ("attention of an encoder", 5e-3, encoder_attention),
     ("relative attention", 5e-3, relative_attention),
     ("convolutions of a codec", 5e-3, convolution),
+    ("the convolution of a conformer", 5e-3, glu_convolution),
+    ("an LSTM", 5e-3, lstm),
+    ("instance norms", 5e-3, instance_norm),
     ("attention of a codec", 5e-3, window_attention),
     ("embeddings", 1e-4, embeddings),
     ("draws", 0.0, draws),
@@ -44,6 +51,8 @@ pub fn check(device: &Device) -> std::result::Result<(), Error> {
         return Ok(());
     }
     for (what, tolerance, work) in CHECKS {
+        // A kernel that does nothing must not find what another layer left.
+        crate::device::free_unused(device)?;
         let expected = values(&work(&Device::Cpu)?)?;
         let difference = relative_difference(&expected, &values(&work(device)?)?);
         // Not a number is a difference, too.
@@ -177,6 +186,40 @@ fn convolution(device: &Device) -> std::result::Result<Tensor, Error> {
     Ok(Tensor::cat(&results, 0)?)
 }
 
+/// Over the gates of packed sequences.
+fn glu_convolution(device: &Device) -> std::result::Result<Tensor, Error> {
+    const WIDTH: usize = 24;
+    const TAPS: usize = 5;
+    let packed = PackedRows::new(&[19, 4], TAPS / 2, device)?;
+    let weight = input(WIDTH, TAPS, 1, device)?.reshape((WIDTH, 1, TAPS))?;
+    let conv = GluConv::new(&weight, input(1, WIDTH, 2, device)?.reshape(WIDTH)?)?;
+    let y = conv.forward(&input(packed.rows(), 2 * WIDTH, 3, device)?, &packed)?;
+    Ok(packed.clear_gaps(&y)?)
+}
+
+/// Two sequences, both ways.
+fn lstm(device: &Device) -> std::result::Result<Tensor, Error> {
+    const INPUTS: usize = 16;
+    let mut from = Checkpoint::random(device, DType::F32);
+    let lstm = BiLstm::load(&mut from, "check", 0, (INPUTS, 40), Precision::F32)?;
+    let packed = PackedRows::new(&[17, 5], 1, device)?;
+    Ok(lstm.forward(&input(packed.rows(), INPUTS, 1, device)?, &packed)?)
+}
+
+/// Of two sequences, with both activations.
+fn instance_norm(device: &Device) -> std::result::Result<Tensor, Error> {
+    const WIDTH: usize = 40;
+    let packed = PackedRows::new(&[21, 6], 1, device)?;
+    let norm = InstanceNorm::new(input(2, WIDTH, 1, device)?, input(2, WIDTH, 2, device)?);
+    let [frequency, amplitude] =
+        [3, 4].map(|seed| input(1, WIDTH, seed, device).and_then(|x| x.reshape(WIDTH)));
+    let (frequency, amplitude) = (frequency?, amplitude?);
+    let snake = NormActivation::Snake { frequency: &frequency, amplitude: &amplitude };
+    let x = input(packed.rows(), WIDTH, 5, device)?;
+    let results = [snake, NormActivation::LeakyRelu(0.1)].map(|after| norm.forward(&x, &packed, after));
+    Ok(Tensor::cat(&results.into_iter().collect::<Result<Vec<_>>>()?, 0)?)
+}
+
 fn embeddings(device: &Device) -> std::result::Result<Tensor, Error> {
     let tables = [1, 2].map(|seed| Embedding::new(input(20, 24, seed, device)?));
     let tables = tables.into_iter().collect::<Result<Vec<_>>>()?;
@@ -232,6 +275,8 @@ mod tests {
             "linear_rows_f32",
             "linear_rows_q8",
             "linear_rows_q4",
+            "linear_rows_f16",
+            "linear_rows_bf16",
             "linear_tiles",
             "step_f32",
             "tile_f32",
@@ -243,6 +288,9 @@ mod tests {
             "relative",
             "conv_rows",
             "conv_tiles",
+            "depthwise_glu",
+            "lstm_f32",
+            "instance_norm",
             "windowed",
             "embedding_sum",
             "draw",

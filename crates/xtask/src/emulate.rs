@@ -132,9 +132,14 @@ fn make_workspace(root: &Path, workspace: &Path) -> Result<()> {
         let link = workspace.join(entry.file_name());
         let is_made_here =
             [".git", ".config", "target", "Cargo.toml", "Cargo.lock"].iter().any(|n| entry.file_name() == *n);
-        if !is_made_here && fs::symlink_metadata(&link).is_err() {
-            symlink(&entry.path(), &link).with_context(|| format!("cannot make {}", link.display()))?;
+        // A link of a target folder that was copied from another checkout leads there.
+        if is_made_here || fs::read_link(&link).is_ok_and(|to| to == entry.path()) {
+            continue;
         }
+        if fs::symlink_metadata(&link).is_ok() {
+            fs::remove_file(&link).with_context(|| format!("cannot remove {}", link.display()))?;
+        }
+        symlink(&entry.path(), &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     let manifest = |folder: &str| read(&root.join(folder).join("Cargo.toml"));
     let crates = fs::read_dir(root.join("crates")).context("cannot list the crates")?;

@@ -7,6 +7,7 @@
 
 mod admit;
 mod command;
+mod heartbeat;
 mod in_flight;
 mod swap;
 mod waiters;
@@ -27,7 +28,7 @@ use super::error::EngineError;
 use super::executor::parts::PartsExecutor;
 use super::executor::{ExecutorError, ItemResult, ModelExecutor, StepPlan};
 use super::kv_cache::{KVCacheManager, KVCacheStats};
-use super::metrics::{MetricsCollector, count_device_fault};
+use super::metrics::MetricsCollector;
 use super::qos::{Event, Outlook, Qos};
 use super::request::workload;
 use super::scheduler::{ScheduleDecision, ScheduleResult, ScheduledRequest, Scheduler};
@@ -109,6 +110,7 @@ pub(super) struct EngineCore {
     qos: Box<dyn Qos>,
     metrics: MetricsCollector,
     swapping: swap::Swapping,
+    heartbeat: heartbeat::Heartbeat,
     /// Sequences whose executor state can be released.
     released: Vec<SequenceId>,
     waiters: Waiters,
@@ -143,6 +145,7 @@ impl EngineCore {
             qos,
             metrics,
             config,
+            heartbeat: heartbeat::Heartbeat::of(&*executor),
             executor: Some(Box::new(PartsExecutor::new(executor))),
             swapping: swap::Swapping::default(),
             released: Vec::new(),
@@ -301,12 +304,9 @@ impl EngineCore {
         self.kv.end_step();
         self.status.steps += 1;
         self.metrics.step(&returned.schedule, returned.times.waited, returned.times.executed);
+        self.heartbeat.stepped();
         match returned.executor {
-            Ok(executor) if executor.has_lost_device() => {
-                count_device_fault(&executor.profile().device);
-                self.die("its device gave up the work of a step");
-            }
-            Ok(executor) => self.executor = Some(executor),
+            Ok(executor) => self.take_back(executor),
             Err(lost) => self.die(&format!("{lost}; restart the service")),
         }
         if returned.failed {
@@ -532,6 +532,7 @@ impl EngineCore {
                 None => self.senders_gone = true,
             },
             () = self.swapping.may_save() => self.save_block().await,
+            () = self.heartbeat.is_due(!self.sequences.is_empty()) => self.beat().await,
             event = self.sequences.next_event(Watch::Idle, &self.metrics), if self.sequences.has_idle() => self.delivery_event(event),
             () = stalled => {}
         }

@@ -206,6 +206,19 @@ pub trait ModelExecutor: Send {
         false
     }
 
+    /// Whether the device is to be given a beat while the model rests: its memory is lost otherwise, and comes back late.
+    fn needs_beats(&self) -> bool {
+        false
+    }
+
+    /// Gives the device a little work. Called between steps.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn beat(&self) -> std::result::Result<(), ExecutorError> {
+        Ok(())
+    }
+
     /// How long a step takes in simulated time; `None` if steps take real time. Called before the step, which then runs
     /// within a task of the runtime, whose clock may be paused. The plan of a step of the warm-up has no items, only a shape.
     fn simulated_time(&mut self, _plan: &StepPlan) -> Option<SimulatedTime> {
@@ -253,7 +266,7 @@ pub(super) fn with_yields<T>(device: &str, yields: impl FnMut() + 'static, compu
 /// # Errors
 /// The named device cannot be opened or computes something else than the CPU, or this build lacks its backend.
 pub fn probe_device(choice: DeviceChoice) -> Result<String> {
-    let opened = izwi_nn::device::with_autorelease_pool(|| loading::open(choice));
+    let opened = izwi_nn::device::at_work(|| loading::open(choice));
     opened.map(|device| izwi_nn::device::name(&device))
 }
 

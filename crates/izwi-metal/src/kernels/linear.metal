@@ -1,7 +1,7 @@
 // Products of rows with stored weights: y = norm(x) Wᵀ, then bias, activation and residual.
 //
 // `linear_rows_*` reads each weight once for up to 16 rows (decode); `linear_tiles_*` multiplies tiles of 32 rows
-// (prefill, encoders). Sums are f32.
+// (prefill, encoders); `lstm_*` multiplies the states of an LSTM step after step. Sums are f32.
 #include <metal_stdlib>
 #include <metal_simdgroup>
 #include <metal_simdgroup_matrix>
@@ -506,3 +506,89 @@ LOOKUP(q4, ReadQ4)
 LOOKUP(f16, ReadF16)
 LOOKUP(bf16, ReadBf16)
 LOOKUP(f32, ReadF32)
+
+// The recurrence of a bidirectional LSTM: a threadgroup computes all steps of one sequence in one direction, a simdgroup the
+// four gates of a state at a time. A state sums its products in the same order in any batch.
+constant constexpr uint MAX_HIDDEN = 1024;
+
+struct LstmParams {
+    uint hidden;
+    uint row_bytes;
+    uint scales;
+    uint row_scales;
+};
+
+METAL_FUNC float sigmoid(float x) {
+    return 1.0f / (1.0f + precise::exp(-x));
+}
+
+template <typename Weights>
+METAL_FUNC void lstm(
+    device const float *gates, device const uchar *weights, device float *y, constant LstmParams &p, constant uint *span,
+    uint direction, uint simdgroup, uint simdgroups, uint lane, threadgroup float *states, threadgroup float *cells) {
+    // The first row, the rows, and the rows after them, which become zero.
+    uint start = span[0];
+    uint steps = span[1];
+    uint hidden = p.hidden;
+    uint first = 32 * simdgroup + lane;
+    uint threads = 32 * simdgroups;
+    for (uint h = first; h < MAX_HIDDEN; h += threads) {
+        states[h] = 0.0f;
+        states[MAX_HIDDEN + h] = 0.0f;
+        cells[h] = 0.0f;
+    }
+    for (uint n = first; n < span[2] * hidden; n += threads) {
+        y[ulong(2u * (start + steps + n / hidden) + direction) * hidden + n % hidden] = 0.0f;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint step = 0; step < steps; step++) {
+        // The states before a step are in one half, those after it go into the other.
+        threadgroup const float *before = states + (step % 2u) * MAX_HIDDEN;
+        threadgroup float *after = states + (1u - step % 2u) * MAX_HIDDEN;
+        ulong row = 2ul * (start + (direction == 0u ? step : steps - 1u - step)) + direction;
+        for (uint h = simdgroup; h < hidden; h += simdgroups) {
+            float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            for (uint at = 8 * lane; at < hidden; at += 256u) {
+                float w[8];
+                for (uint gate = 0; gate < 4; gate++) {
+                    Weights::read(weights, p, gate * hidden + h, at, w);
+                    for (uint i = 0; i < 8; i++) {
+                        sums[gate] = fma(before[at + i], w[i], sums[gate]);
+                    }
+                }
+            }
+            for (uint gate = 0; gate < 4; gate++) {
+                sums[gate] = simd_sum(sums[gate]);
+            }
+            if (lane == 0) {
+                device const float *own = gates + 4ul * row * hidden + h;
+                float kept = sigmoid(own[hidden] + sums[1]) * cells[h];
+                float cell = fma(sigmoid(own[0] + sums[0]), precise::tanh(own[2u * hidden] + sums[2]), kept);
+                float state = sigmoid(own[3u * hidden] + sums[3]) * precise::tanh(cell);
+                cells[h] = cell;
+                after[h] = state;
+                y[row * hidden + h] = state;
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+}
+
+#define LSTM(type, reader)                                                                                             \
+    kernel void lstm_##type(                                                                                           \
+        device const float *gates [[buffer(0)]], device const uchar *forward [[buffer(1)]],                            \
+        device const uchar *backward [[buffer(2)]], device float *y [[buffer(3)]],                                     \
+        constant LstmParams &p [[buffer(4)]], constant uint *spans [[buffer(5)]],                                      \
+        uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],               \
+        uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {                     \
+        threadgroup float states[2 * MAX_HIDDEN];                                                                      \
+        threadgroup float cells[MAX_HIDDEN];                                                                           \
+        lstm<reader>(                                                                                                  \
+            gates, group.y == 0u ? forward : backward, y, p, spans + 3 * group.x, group.y, simdgroup, simdgroups,      \
+            lane, states, cells);                                                                                      \
+    }
+LSTM(q8, ReadQ8)
+LSTM(q4, ReadQ4)
+LSTM(f16, ReadF16)
+LSTM(bf16, ReadBf16)
+LSTM(f32, ReadF32)

@@ -23,6 +23,8 @@ impl StepBudget {
             assert!(frame.dispatches <= self.frame, "frame: {} dispatches", frame.dispatches);
             assert!(frame.uploads <= 6, "frame: {} uploads", frame.uploads);
             assert_eq!(frame.waits, 1, "frame");
+            // Of candle's operations, and what the codes are read through; own kernels keep theirs.
+            assert!(frame.buffers <= 3, "frame: {} new buffers", frame.buffers);
             assert!(frame.commits <= 2, "frame: {} command buffers", frame.commits);
             let (read, expected) = (own.weight_bytes as f64, self.weight_bytes as f64);
             assert!(read <= 1.05 * expected, "{read} bytes of weights, {expected} expected");

@@ -94,7 +94,7 @@ enum Step<'a, 'b> {
         closed: &'a (Vec<u32>, Vec<(usize, usize)>),
     },
     /// For fused kernels in one pass.
-    Fused(&'a Pass<'a>, &'a StepTable),
+    Fused(&'a Pass<'b>, &'a StepTable),
 }
 
 impl<'a> StackRows<'a> {
@@ -382,8 +382,8 @@ impl DecoderStack {
     }
 }
 
-impl<'a> Step<'a, '_> {
-    fn pass(&self) -> Option<&'a Pass<'a>> {
+impl<'a, 'b> Step<'a, 'b> {
+    fn pass(&self) -> Option<&'a Pass<'b>> {
         match self {
             Self::Single { .. } => None,
             Self::Fused(pass, _) => Some(pass),

@@ -8,23 +8,10 @@ use super::activation::snake;
 use crate::slices::with_slices;
 use izwi_kernels::elementwise::{Activated, instance_norm, instance_norm_q8};
 use izwi_kernels::quantised_rows::QuantisedRows;
+pub use izwi_metal::NormActivation;
 
 /// PyTorch's default: <https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm1d.html>.
 const EPS: f32 = 1e-5;
-
-/// What follows the norm.
-#[derive(Debug, Clone, Copy)]
-pub enum NormActivation<'a> {
-    /// `x` above 0, the slope times `x` below; slope from 0 to 1.
-    LeakyRelu(f32),
-    /// `x + sin²(frequency x) amplitude`, `[channels]` each.
-    Snake {
-        /// Of each channel.
-        frequency: &'a Tensor,
-        /// Of each channel.
-        amplitude: &'a Tensor,
-    },
-}
 
 /// `activation((1 + scale) normalised(x) + shift)`.
 #[derive(Debug, Clone)]
@@ -46,6 +33,10 @@ impl InstanceNorm {
     pub fn forward(&self, x: &Tensor, packed: &PackedRows, activation: NormActivation<'_>) -> Result<Tensor> {
         let (rows, channels) = x.dims2()?;
         self.check(x, packed, activation)?;
+        if x.device().is_metal() {
+            let styles = [&self.scale, &self.shift];
+            return izwi_metal::instance_norm(x, styles, EPS, activation, packed.spans());
+        }
         if !x.device().is_cpu() {
             return self.composite(x, packed, activation);
         }

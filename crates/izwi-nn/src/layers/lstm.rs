@@ -9,6 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::slices::with_slices;
 use izwi_kernels::elementwise::lstm_step;
 use izwi_kernels::threads::run_pair;
+use izwi_metal::lstm;
 use izwi_types::Precision;
 
 /// Input, forget, cell and output gate.
@@ -55,6 +56,22 @@ impl BiLstm {
         Ok(Self { input: input.with_bias(&Tensor::cat(&biases, 0)?)?, recurrent, hidden })
     }
 
+    /// The same on the CPU with weights of f32 that have the values of those stored here, which products of few bits round
+    /// further there.
+    #[cfg(test)]
+    pub(crate) fn dequantised(&self) -> Self {
+        let values = |linear: &Linear| {
+            let weight = linear.select_rows(&(0..linear.outputs() as u32).collect::<Vec<_>>()).unwrap();
+            let to_cpu = |x: &Tensor| x.to_device(&candle_core::Device::Cpu).unwrap();
+            Linear::new(&to_cpu(&weight), linear.bias().map(to_cpu)).unwrap()
+        };
+        Self {
+            input: values(&self.input),
+            recurrent: self.recurrent.each_ref().map(values),
+            hidden: self.hidden,
+        }
+    }
+
     /// `x` `[rows, inputs]` to `[rows, 2 * hidden]`, gaps zero.
     ///
     /// # Errors
@@ -64,6 +81,11 @@ impl BiLstm {
             bail!("lstm: {:?} does not fit {} rows", x.dims(), packed.rows())
         }
         let gates = self.input.forward(x)?; // [rows, 2 * GATES * hidden]
+        if let [Some(forward), Some(backward)] = self.recurrent.each_ref().map(Linear::on_metal)
+            && let Some(states) = lstm::bidirectional(&gates, [forward, backward], packed.spans())?
+        {
+            return Ok(states);
+        }
         let steps = Steps::new(packed);
         // At once on a CPU of several threads: a step of few rows has too little work to share.
         let (mut forward, mut backward) = (Ok(None), Ok(None));

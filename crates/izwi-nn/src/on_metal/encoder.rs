@@ -5,7 +5,9 @@ use candle_core::{Device, Tensor};
 use super::{device, random, worst};
 use crate::attention::relative::{RelativeSpan, relative_mixed, sinusoids};
 use crate::layers::conv::{DenseConv, DepthwiseConv, DepthwiseConv2d, GluConv, StridedConv};
-use crate::layers::{Epilogue, Fused, LayerNorm, Linear, Norm, PackedRows, RmsNorm};
+use crate::layers::{
+    Epilogue, Fused, InstanceNorm, LayerNorm, Linear, Norm, NormActivation, PackedRows, RmsNorm,
+};
 
 /// Runs `work` on the CPU and on Metal and compares the results, relative to the largest value if that is over 1.
 fn compare(what: &str, tolerance: f32, work: impl Fn(&dyn Fn(&Tensor) -> Tensor, &Device) -> Tensor) {
@@ -105,6 +107,29 @@ fn fused_linear_layers_equal_the_cpu() {
                     residual: gated.then_some(&addend),
                 };
                 linear.forward_fused(&to(&x), fused).unwrap()
+            });
+        }
+    }
+}
+
+#[test]
+fn instance_norms_equal_the_cpu_and_clear_gaps() {
+    for (channels, lengths) in [(20, vec![30, 1, 300]), (70, vec![9]), (32, vec![2, 2])] {
+        let rows = PackedRows::new(&lengths, 3, &Device::Cpu).unwrap().rows();
+        let x = random((rows, channels)).affine(3.0, 50.0).unwrap();
+        let styles = random((lengths.len(), 2 * channels));
+        let (frequency, amplitude) = (random(channels), random(channels));
+        for is_snake in [false, true] {
+            compare(&format!("instance norm {lengths:?}"), 1e-4, |to, device| {
+                let packed = PackedRows::new(&lengths, 3, device).unwrap();
+                let (styles, frequency, amplitude) = (to(&styles), to(&frequency), to(&amplitude));
+                let half = |at: usize| styles.narrow(1, at * channels, channels).unwrap();
+                let activation = if is_snake {
+                    NormActivation::Snake { frequency: &frequency, amplitude: &amplitude }
+                } else {
+                    NormActivation::LeakyRelu(0.2)
+                };
+                InstanceNorm::new(half(0), half(1)).forward(&to(&x), &packed, activation).unwrap()
             });
         }
     }

@@ -4,6 +4,7 @@ mod attention;
 mod embedding;
 mod encoder;
 mod linear;
+mod lstm;
 mod sampling;
 mod stream;
 

@@ -85,7 +85,7 @@ impl EngineCore {
         };
         match tokio::task::spawn_blocking(read).await {
             Ok((executor, content)) => {
-                self.executor = Some(executor);
+                self.take_back(executor);
                 match content {
                     Ok(content) => {
                         let write = move || files.write(hash, content);

@@ -9,7 +9,7 @@ use izwi_models::error::WarmUpError;
 use izwi_models::model::{BatchEntry, SequenceState, SpeechModel};
 use izwi_models::warm_up;
 use izwi_nn::Error;
-use izwi_nn::device::{self, Device, with_autorelease_pool};
+use izwi_nn::device::{self, Device, at_work};
 use izwi_nn::kv_pool::KvPool;
 use izwi_nn::precision::weight_precision;
 use izwi_types::{AudioProgress, Input, InputError, PrepareLimits, Prepared, TextProgress, VoiceRecording};
@@ -53,7 +53,7 @@ struct UnusedMemory(Device);
 
 impl Drop for UnusedMemory {
     fn drop(&mut self) {
-        if let Err(error) = with_autorelease_pool(|| device::free_unused(&self.0)) {
+        if let Err(error) = at_work(|| device::free_unused(&self.0)) {
             tracing::warn!(%error, "the device did not free the memory of a model");
         }
     }
@@ -71,7 +71,7 @@ impl NativeExecutor {
     /// # Errors
     /// The model is unknown, not pulled or does not load; the device cannot be opened or is out of memory.
     pub fn load(config: &EngineCoreConfig, plays: &dyn Fn() -> bool) -> Result<Self> {
-        with_autorelease_pool(|| Self::load_on_device(config, plays))
+        at_work(|| Self::load_on_device(config, plays))
     }
 
     fn load_on_device(config: &EngineCoreConfig, plays: &dyn Fn() -> bool) -> Result<Self> {
@@ -116,6 +116,11 @@ impl NativeExecutor {
             let _ = self.lost_device.set(());
         }
         ExecutorError(told)
+    }
+
+    /// Whether the device did all that a step gave it; what came of it is worth nothing otherwise.
+    fn check_device(&self) -> std::result::Result<(), ExecutorError> {
+        device::check(&self.device.0).map_err(|error| self.failed(error))
     }
 
     fn admit(&mut self, new: &NewSequenceData) {
@@ -198,11 +203,15 @@ impl ModelExecutor for NativeExecutor {
     }
 
     fn initialize(&mut self) -> std::result::Result<Option<StepShape>, ExecutorError> {
-        with_autorelease_pool(|| self.warm_up())
+        let shape = at_work(|| self.warm_up());
+        self.check_device()?;
+        shape
     }
 
     fn execute(&mut self, plan: &StepPlan) -> std::result::Result<Vec<ItemResult>, ExecutorError> {
-        with_autorelease_pool(|| self.step(plan))
+        let results = at_work(|| self.step(plan));
+        self.check_device()?;
+        results
     }
 
     fn block_identity(&self) -> Option<String> {
@@ -210,11 +219,19 @@ impl ModelExecutor for NativeExecutor {
     }
 
     fn read_block(&self, block: BlockId) -> std::result::Result<Vec<u8>, ExecutorError> {
-        with_autorelease_pool(|| self.pool.read_block(block)).map_err(|error| self.failed(error))
+        at_work(|| self.pool.read_block(block)).map_err(|error| self.failed(error))
     }
 
     fn has_lost_device(&self) -> bool {
         self.lost_device.get().is_some()
+    }
+
+    fn needs_beats(&self) -> bool {
+        device::needs_beats(&self.device.0)
+    }
+
+    fn beat(&self) -> std::result::Result<(), ExecutorError> {
+        at_work(|| device::beat(&self.device.0)).map_err(|error| self.failed(error))
     }
 
     fn release(&mut self, sequences: &[SequenceId]) {
@@ -235,7 +252,7 @@ struct NativePreparer {
 
 impl RequestPreparer for NativePreparer {
     fn prepare(&self, input: &Input) -> std::result::Result<Prepared, InputError> {
-        with_autorelease_pool(|| self.model.prepare(input, &self.limits))
+        at_work(|| self.model.prepare(input, &self.limits))
     }
 
     fn append_text(
@@ -257,11 +274,11 @@ impl RequestPreparer for NativePreparer {
     }
 
     fn make_voice(&self, recording: &VoiceRecording) -> std::result::Result<Vec<u8>, InputError> {
-        with_autorelease_pool(|| self.model.make_voice(recording))
+        at_work(|| self.model.make_voice(recording))
     }
 
     fn check_voice(&self, pack: &[u8]) -> std::result::Result<(), InputError> {
-        with_autorelease_pool(|| self.model.check_voice(pack))
+        at_work(|| self.model.check_voice(pack))
     }
 }
 

@@ -185,6 +185,14 @@ impl ModelExecutor for PartsExecutor {
         self.inner.has_lost_device()
     }
 
+    fn needs_beats(&self) -> bool {
+        self.inner.needs_beats()
+    }
+
+    fn beat(&self) -> Result<(), ExecutorError> {
+        self.inner.beat()
+    }
+
     fn simulated_time(&mut self, plan: &StepPlan) -> Option<SimulatedTime> {
         self.inner.simulated_time(plan)
     }

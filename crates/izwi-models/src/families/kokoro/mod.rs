@@ -28,6 +28,8 @@ use izwi_types::{
 };
 
 mod bert;
+#[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
+mod budgets;
 mod config;
 mod decoder;
 mod generator;

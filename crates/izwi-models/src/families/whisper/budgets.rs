@@ -10,7 +10,8 @@ use super::encoder::{Encoder, WindowMel};
 use crate::families::golden_set::metal_device;
 use izwi_nn::attention::CrossKv;
 use izwi_nn::checkpoint::Checkpoint;
-use izwi_nn::emulated_metal::{Counts, counts, reset, text};
+use izwi_nn::device::KernelCosts;
+use izwi_nn::emulated_metal::{Counts, counts, most_flop_of_a_command_buffer, reset, text};
 use izwi_nn::kv_pool::KvPool;
 use izwi_types::Precision;
 
@@ -89,4 +90,45 @@ fn a_layer_of_the_encoder_is_five_kernels() {
     let of_window = (dispatches[1] - dispatches[0]) / 2;
     let others = dispatches[0] - of_window;
     assert!(others <= 5 * LAYERS + 3, "{others} beside the {of_window} of each window");
+}
+
+/// Run with EMU_SKIP by the test below, which executes no kernel: a window of large-v3 at its published size, of whose equal
+/// layers four are computed eight times.
+#[test]
+fn a_window_of_large_v3_is_encoded() {
+    let Some(device) = metal_device().filter(|_| std::env::var("EMU_SKIP").is_ok()) else { return };
+    let config: Config = serde_json::from_value(json!({
+        "num_mel_bins": 128, "max_source_positions": 1500, "max_target_positions": 448, "d_model": 1280,
+        "encoder_layers": 4, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+        "decoder_layers": 32, "decoder_attention_heads": 20, "decoder_ffn_dim": 5120, "vocab_size": 51866,
+    }))
+    .unwrap();
+    let mut weights = Checkpoint::random(&device, DType::F16);
+    let encoder = Encoder::load(&mut weights, &config, Precision::Q8).unwrap();
+    device.synchronize().unwrap();
+    reset();
+    let before = KernelCosts::so_far();
+    for _ in 0..8 {
+        encoder.encode(vec![WindowMel { values: vec![0.5; 128 * 2 * 1500], positions: 1500 }]).unwrap();
+    }
+    device.synchronize().unwrap();
+    let flop = KernelCosts::since(before).flop;
+    println!("flop {flop} of {} buffers, at most {} each", counts().commits, most_flop_of_a_command_buffer());
+}
+
+#[test]
+fn no_command_buffer_is_long_enough_for_the_watchdog() {
+    if std::env::var_os("EMU_OUT").is_none() {
+        return;
+    }
+    let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = format!("{}::a_window_of_large_v3_is_encoded", module_path!().split_once("::").unwrap().1);
+    let output = tests.args(["--exact", &name, "--nocapture"]).env("EMU_SKIP", "").output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let line = output.lines().find(|line| line.starts_with("flop ")).unwrap_or_else(|| panic!("{output}"));
+    let number = |word: usize| line.split(' ').nth(word).unwrap().parse::<f64>().unwrap();
+    let (flop, buffers, most) = (number(1), number(3), number(7));
+    println!("{line}");
+    assert!((2.2e12..2.6e12).contains(&flop), "{line}");
+    assert!(most <= 0.2e12 && buffers <= 60.0, "{line}");
 }

@@ -89,3 +89,28 @@ kernel void reads_fresh_memory(
 kernel void reads_beyond(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
     y[i] = simd_shuffle_down(float(i), ushort(1));
 }
+
+kernel void reads_the_first(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    threadgroup float held[64];
+    held[i] = float(i + 1);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[i] = held[0];
+}
+
+// The barrier is missing: right where lower threads run first.
+kernel void reads_the_first_at_once(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    threadgroup float held[64];
+    held[i] = float(i + 1);
+    y[i] = held[0];
+}
+
+// Each threadgroup adds to what the one before it wrote, which need not have run.
+kernel void reads_the_group_before(
+    device float *y [[buffer(0)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint in_group [[thread_position_in_threadgroup]]
+) {
+    if (in_group == 0) {
+        y[group] = group == 0 ? 5.0 : y[group - 1] + 1.0;
+    }
+}

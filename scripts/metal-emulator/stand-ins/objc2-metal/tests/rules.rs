@@ -170,3 +170,28 @@ fn inline_bytes_are_for_arguments_that_the_kernel_only_reads() {
     with(0).run().unwrap();
     with(1).fails_with("buffer 1 (argument 1) is inline bytes");
 }
+
+/// Other tests do not depend on the order of threads.
+#[test]
+fn a_missing_barrier_shows_in_other_orders_of_threads() {
+    let run = |kernel, threads: &str| {
+        std::env::set_var("EMU_THREADS", threads);
+        let values = Call { group: 32, ..Call::of(kernel, vec![floats(64)]) };
+        let values = if kernel == "reads_the_group_before" { values } else { Call { group: 64, ..values } };
+        let values = values.run();
+        std::env::remove_var("EMU_THREADS");
+        values.unwrap()
+    };
+    let orders = ["", "reverse", "random", "random:7", "random:8"];
+    for threads in orders {
+        assert_eq!(run("reads_the_first", threads), vec![1.0; 64], "{threads}");
+        let holds = run("reads_the_first_at_once", threads) == vec![1.0; 64];
+        assert_eq!(holds, threads.is_empty(), "{threads}");
+    }
+    assert_eq!(run("reads_the_group_before", "")[..2], [5.0, 6.0]);
+    assert_eq!(run("reads_the_group_before", "reverse")[..2], [5.0, 2.0]);
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let [seven, again, eight] =
+        ["7", "7", "8"].map(|seed| bits(run("reads_the_first_at_once", &format!("random:{seed}"))));
+    assert!(seven == again && seven != eight);
+}
