@@ -52,6 +52,31 @@ mod tests {
         drop(z);
     }
     #[test]
+    fn much_work_is_committed_in_between_and_gives_the_same_bits() {
+        let device = Device::new_metal(0).unwrap();
+        let on = crate::metal_device(&device).unwrap();
+        let random = |shape| Tensor::randn(0f32, 0.2, shape, &Device::Cpu).unwrap();
+        let weights = MetalWeights::new(&random((64, 64)), Precision::Q8, on).unwrap();
+        let x = random((3, 64)).to_device(&device).unwrap();
+        let chain = |flop: usize| {
+            device.synchronize().unwrap();
+            reset();
+            let pass = Pass::open(on).unwrap();
+            let mut y = x.clone();
+            for _ in 0..6 {
+                pass.expect(flop, 0).unwrap();
+                y = pass.linear(&y, &weights, Fused::default()).unwrap();
+            }
+            drop(pass);
+            let values = y.to_vec2::<f32>().unwrap();
+            (values.into_iter().flatten().map(f32::to_bits).collect::<Vec<_>>(), counts())
+        };
+        let (small, large) = (chain(0), chain(60_000_000_000));
+        assert_eq!(small.0, large.0);
+        assert_eq!((small.1.commits, large.1.commits), (1, 4), "{}", text("chain"));
+        assert!(most_flop_of_a_command_buffer() <= 130_000_000_000);
+    }
+    #[test]
     fn a_prepared_device_compiles_no_kernel_at_its_first_use() {
         let device = Device::new_metal(0).unwrap();
         let on = crate::metal_device(&device).unwrap();
