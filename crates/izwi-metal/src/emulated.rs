@@ -8,24 +8,8 @@ pub use objc2_metal::counters::{
     Counts, KernelCounts, allocated_bytes, counts, kernels, peak_bytes, reset, text,
 };
 
-/// Commits before the command buffer that is encoded now, its FLOP, and the most FLOP of one.
 #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-static OF_BUFFER: std::sync::Mutex<(u64, u64, u64)> = std::sync::Mutex::new((0, 0, 0));
-
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub(crate) fn count_flop(flop: u64) {
-    let mut of_buffer = OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (before, sum, most) = *of_buffer;
-    let commits = counts().commits;
-    let sum = if commits == before { sum + flop } else { flop };
-    *of_buffer = (commits, sum, most.max(sum));
-}
-
-/// The most FLOP of own kernels in a command buffer of this process.
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub fn most_flop_of_a_command_buffer() -> u64 {
-    OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner).2
-}
+pub use crate::counters::most_flop_of_a_command_buffer;
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod tests {
@@ -51,6 +35,33 @@ mod tests {
         assert!(peak_bytes() >= allocated_bytes() && allocated_bytes() > 0);
         drop(z);
     }
+
+    #[test]
+    fn much_work_is_committed_in_between_and_gives_the_same_bits() {
+        let device = Device::new_metal(0).unwrap();
+        let on = crate::metal_device(&device).unwrap();
+        let random = |shape| Tensor::randn(0f32, 0.2, shape, &Device::Cpu).unwrap();
+        let weights = MetalWeights::new(&random((64, 64)), Precision::Q8, on).unwrap();
+        let x = random((3, 64)).to_device(&device).unwrap();
+        let chain = |flop: usize| {
+            device.synchronize().unwrap();
+            reset();
+            let pass = Pass::open(on).unwrap();
+            let mut y = x.clone();
+            for _ in 0..6 {
+                pass.expect(flop, 0).unwrap();
+                y = pass.linear(&y, &weights, Fused::default()).unwrap();
+            }
+            drop(pass);
+            let values = y.to_vec2::<f32>().unwrap();
+            (values.into_iter().flatten().map(f32::to_bits).collect::<Vec<_>>(), counts())
+        };
+        let (small, large) = (chain(0), chain(60_000_000_000));
+        assert_eq!(small.0, large.0);
+        assert_eq!((small.1.commits, large.1.commits), (1, 4), "{}", text("chain"));
+        assert!(most_flop_of_a_command_buffer() <= 130_000_000_000);
+    }
+
     #[test]
     fn a_prepared_device_compiles_no_kernel_at_its_first_use() {
         let device = Device::new_metal(0).unwrap();

@@ -58,7 +58,7 @@ fn a_sentence_stays_within_its_budget_at_any_length_and_batch() {
     let options = LoadOptions::new(device.clone(), Precision::Auto);
     let network = Network::load(&mut weights, &config, &options, 200).unwrap();
     let [short, long] = [[8], [24]].map(|lengths| costs(&network, &config, &device, &lengths));
-    assert!(short.dispatches <= 1_500, "{} dispatches", short.dispatches);
+    assert!(short.dispatches <= 600, "{} dispatches", short.dispatches);
     assert!(long.dispatches <= short.dispatches + 8, "{} dispatches of more phonemes", long.dispatches);
     let batch = costs(&network, &config, &device, &[8, 24, 5, 9]);
     assert!(batch.dispatches <= 4 * short.dispatches, "{} dispatches of four", batch.dispatches);
