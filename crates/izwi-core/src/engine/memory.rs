@@ -47,7 +47,11 @@ impl Used {
 
 /// Recordings take all of the budget that the models leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("recordings may take {} MiB beside the models in memory, and this one exceeds that; try again later", room >> 20)]
+#[error(
+    "recordings may take {} MiB beside the models in memory, and this one exceeds that; try again later, send a shorter one, or \
+     raise memory_budget_mib",
+    room >> 20
+)]
 pub struct MemoryFull {
     /// Bytes that all recordings may take.
     pub room: u64,
