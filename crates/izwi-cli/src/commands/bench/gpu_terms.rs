@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn terms_are_those_of_a_step_of_all_requests() {
-        let gpu_costs = GpuCosts { launches: 6_000, weight_bytes: 20_000_000_000 };
+        let gpu_costs = GpuCosts { launches: 6_000, weight_bytes: 20_000_000_000, flop: 0 };
         let round = Round { tokens: 20, wall: Duration::from_millis(200), gpu_costs, ..Round::default() };
         let terms = GpuTerms::of(2, &[round.clone(), round.clone(), round]).unwrap();
         assert_eq!((terms.launches_per_step, terms.weight_bytes_per_step), (600.0, 2e9));
