@@ -49,5 +49,24 @@ pub(super) fn count_work(flop: usize, weight_bytes: usize) {
     FLOP.fetch_add(flop as u64, Relaxed);
     WEIGHT_BYTES.fetch_add(weight_bytes as u64, Relaxed);
     #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-    crate::emulated::count_flop(flop as u64);
+    count_of_buffer(flop as u64);
+}
+
+/// Commits before the command buffer that is encoded now, its FLOP, and the most FLOP of one, under emulation.
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+static OF_BUFFER: std::sync::Mutex<(u64, u64, u64)> = std::sync::Mutex::new((0, 0, 0));
+
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+fn count_of_buffer(flop: u64) {
+    let mut of_buffer = OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (before, sum, most) = *of_buffer;
+    let commits = objc2_metal::counters::counts().commits;
+    let sum = if commits == before { sum + flop } else { flop };
+    *of_buffer = (commits, sum, most.max(sum));
+}
+
+/// The most FLOP of own kernels in a command buffer of this process.
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+pub fn most_flop_of_a_command_buffer() -> u64 {
+    OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner).2
 }

@@ -4,28 +4,11 @@
 //! its own, as under nextest.
 
 #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+pub use crate::counters::most_flop_of_a_command_buffer;
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
 pub use objc2_metal::counters::{
     Counts, KernelCounts, allocated_bytes, counts, kernels, peak_bytes, reset, text,
 };
-
-/// Commits before the command buffer that is encoded now, its FLOP, and the most FLOP of one.
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-static OF_BUFFER: std::sync::Mutex<(u64, u64, u64)> = std::sync::Mutex::new((0, 0, 0));
-
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub(crate) fn count_flop(flop: u64) {
-    let mut of_buffer = OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (before, sum, most) = *of_buffer;
-    let commits = counts().commits;
-    let sum = if commits == before { sum + flop } else { flop };
-    *of_buffer = (commits, sum, most.max(sum));
-}
-
-/// The most FLOP of own kernels in a command buffer of this process.
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub fn most_flop_of_a_command_buffer() -> u64 {
-    OF_BUFFER.lock().unwrap_or_else(std::sync::PoisonError::into_inner).2
-}
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod tests {
