@@ -52,7 +52,7 @@ pub(super) fn count_work(flop: usize, weight_bytes: usize) {
     count_of_buffer(flop as u64);
 }
 
-/// Commits before the command buffer that is encoded now, its FLOP, and the most FLOP of one.
+/// Commits before the command buffer that is encoded now, its FLOP, and the most FLOP of one, under emulation.
 #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
 static OF_BUFFER: std::sync::Mutex<(u64, u64, u64)> = std::sync::Mutex::new((0, 0, 0));
 

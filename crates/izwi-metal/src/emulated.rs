@@ -4,12 +4,11 @@
 //! its own, as under nextest.
 
 #[cfg(all(feature = "metal", not(target_vendor = "apple")))]
+pub use crate::counters::most_flop_of_a_command_buffer;
+#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
 pub use objc2_metal::counters::{
     Counts, KernelCounts, allocated_bytes, counts, kernels, peak_bytes, reset, text,
 };
-
-#[cfg(all(feature = "metal", not(target_vendor = "apple")))]
-pub use crate::counters::most_flop_of_a_command_buffer;
 
 #[cfg(all(test, feature = "metal", not(target_vendor = "apple")))]
 mod tests {
@@ -35,7 +34,6 @@ mod tests {
         assert!(peak_bytes() >= allocated_bytes() && allocated_bytes() > 0);
         drop(z);
     }
-
     #[test]
     fn much_work_is_committed_in_between_and_gives_the_same_bits() {
         let device = Device::new_metal(0).unwrap();
@@ -61,7 +59,6 @@ mod tests {
         assert_eq!((small.1.commits, large.1.commits), (1, 4), "{}", text("chain"));
         assert!(most_flop_of_a_command_buffer() <= 130_000_000_000);
     }
-
     #[test]
     fn a_prepared_device_compiles_no_kernel_at_its_first_use() {
         let device = Device::new_metal(0).unwrap();

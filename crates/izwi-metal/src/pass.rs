@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_one_command_buffer_and_a_large_launch_begins_one() {
-        // A large speech model: 1.76 GB of weights at 8 bits, 8 sequences, about a launch for 3 MB.
+        // 1.76 GB of weights at 8 bits, 8 sequences, about a launch for 3 MB.
         let (mut total, mut work) = (0, 0);
         for _ in 0..587 {
             let (openings, rest) = openings(work, 8 * 2 * 3_000_000, 3_000_000);
