@@ -98,6 +98,6 @@ fn costs(generator: &Generator, device: &Device, sequences: usize) -> [(Counts, 
 fn a_frame_and_a_prefill_stay_within_their_budgets() {
     let Some(device) = metal_device() else { return };
     let generator = generator(&device);
-    let budget = StepBudget { prefill: 400, frame: 450, weight_bytes: generator.frame_bytes() };
+    let budget = StepBudget { prefill: 400, frame: 450, buffers: 2, weight_bytes: generator.frame_bytes() };
     budget.check(|sequences| costs(&generator, &device, sequences));
 }

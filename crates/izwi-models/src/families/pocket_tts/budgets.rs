@@ -87,6 +87,6 @@ fn costs(
 fn a_frame_and_a_prefill_stay_within_their_budgets() {
     let Some(device) = metal_device() else { return };
     let model = model(&device);
-    let budget = StepBudget { prefill: 100, frame: 150, weight_bytes: model.0.frame_bytes() };
+    let budget = StepBudget { prefill: 100, frame: 150, buffers: 8, weight_bytes: model.0.frame_bytes() };
     budget.check(|sequences| costs(&model, &device, sequences));
 }

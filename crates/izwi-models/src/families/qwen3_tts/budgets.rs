@@ -95,6 +95,6 @@ fn costs(generator: &Generator, device: &Device, sequences: usize) -> [(Counts, 
 fn a_frame_and_a_prefill_stay_within_their_budgets() {
     let Some(device) = metal_device() else { return };
     let generator = generator(&device);
-    let budget = StepBudget { prefill: 400, frame: 700, weight_bytes: generator.frame_bytes() };
+    let budget = StepBudget { prefill: 400, frame: 700, buffers: 3, weight_bytes: generator.frame_bytes() };
     budget.check(|sequences| costs(&generator, &device, sequences));
 }

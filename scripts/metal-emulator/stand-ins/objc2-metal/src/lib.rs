@@ -4,6 +4,8 @@
 //!
 //! - `EMU_OUT`: folder of compiled shaders, see `shaders/build.py`. Needed.
 //! - `EMU_ORDER=reverse`: dispatches between two barriers run last to first. A concurrent encoder promises no order.
+//! - `EMU_THREADS=reverse`: threadgroups, simdgroups and lanes take turns last to first; `random` or `random:SEED` in an order
+//!   of their own.
 //! - `EMU_GUARD=1`: buffers end at a page that cannot be touched and begin as 0xff bytes, as do those of a program that
 //!   relies on memory being zero.
 //! - `EMU_COMPLETE=late`: the work of a command buffer runs when somebody waits for it, not at its commit.
