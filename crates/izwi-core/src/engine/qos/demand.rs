@@ -6,8 +6,8 @@ use super::playback::{Deadline, Playback};
 
 /// How far ahead of its first deadline the demand of an engine is looked at, in microseconds.
 const HORIZON_US: u64 = 500_000;
-/// The most steps that are looked at.
-const MOST_STEPS: usize = 64;
+/// The most steps that are looked at: those of a chunk of minutes.
+const MOST_STEPS: usize = 4_096;
 
 /// Time of a step, in microseconds.
 #[derive(Debug, Clone, Copy)]
@@ -25,17 +25,18 @@ pub(in crate::engine) fn of_playbacks(
     times: StepTime,
 ) -> Vec<Deadline> {
     // When each step must have ended.
-    let mut ends_us = [u64::MAX; MOST_STEPS];
+    let mut ends_us: Vec<u64> = Vec::new();
     let mut until_us = u64::MAX;
     for playback in playing {
         until_us = until_us.min(playback.end_us.saturating_add(HORIZON_US));
         for (end_us, steps) in playback.chunks().take_while(|(end_us, _)| *end_us <= until_us) {
-            let Some(end) = ends_us.get_mut(steps.max(1) as usize - 1) else { break };
-            *end = end_us.min(*end);
+            let step = (steps.max(1) as usize).min(MOST_STEPS) - 1;
+            ends_us.resize(ends_us.len().max(step + 1), u64::MAX);
+            ends_us[step] = ends_us[step].min(end_us);
         }
     }
     // Steps are done one after another.
-    for step in (1..MOST_STEPS).rev() {
+    for step in (1..ends_us.len()).rev() {
         ends_us[step - 1] = ends_us[step - 1].min(ends_us[step]);
     }
     let mut deadlines: Vec<Deadline> = Vec::new();
@@ -90,6 +91,9 @@ mod tests {
         ];
         assert_eq!(both, expected);
         assert_eq!(of_playbacks(std::iter::empty(), TIMES), []);
+        let chunk_us = 20_000_000;
+        let long = Playback { missing_us: chunk_us, chunk_us, ..first };
+        assert_eq!(of_playbacks([long].into_iter(), TIMES), [deadline(1_000_000, 50 + 249 * 40)]);
     }
 
     #[test]
