@@ -64,8 +64,9 @@ async fn an_interruption_tells_what_was_said_and_what_remains() -> Result<()> {
     }
     // Two of the seconds that 56 characters take at 15 a second: 30 characters, cut at a word.
     session.send(json!({"type": "interrupt", "played_ms": 2_000})).await?;
-    gate.open();
+    // Nothing more is generated before it is answered.
     let heard = session.until("interrupted").await?;
+    gate.open();
     ensure!(heard["played_ms"] == 2_000 && heard["approximate"] == true, "{heard}");
     let said = heard["text_spoken"].as_str().context("text")?;
     let remaining = heard["text_remaining"].as_str().context("text")?;
