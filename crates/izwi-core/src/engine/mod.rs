@@ -158,7 +158,6 @@ pub struct Engine {
     device: Arc<Member>,
     /// Time of the networks that clone a voice.
     cloning: Arc<CloningTime>,
-    /// The recordings of conversations, limited as the open audio is.
     place: Place,
 }
 
